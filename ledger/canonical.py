@@ -1,0 +1,119 @@
+"""Canonical JSON, version 1, and digests.
+
+One value has one byte form: UTF-8, object keys sorted by code point, no white space, every character outside ASCII
+escaped, integers of any size written out, floats as Python's shortest repr. Lone surrogates and NUL survive as escapes.
+NaN and infinities are refused, and so are keys that are not strings. ``1`` and ``1.0`` differ; ``true`` is not ``1``.
+A digest is ``sha256:`` and 64 lower-case hex digits over those bytes. A later version gets another function; stored
+digests keep the version that they were made with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+__all__ = [
+    "CANONICAL_VERSION",
+    "JsonValue",
+    "canonical_bytes",
+    "canonical_text",
+    "digest_of_bytes",
+    "digest_of_value",
+    "parse_json",
+    "printable",
+]
+
+CANONICAL_VERSION: Final = 1
+
+JsonValue: TypeAlias = "None | bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue]"
+
+_encode = json.JSONEncoder(
+    skipkeys=False, ensure_ascii=True, check_circular=True, allow_nan=False, sort_keys=True, separators=(",", ":")
+).encode
+
+
+def canonical_text(value: JsonValue) -> str:
+    """The canonical form as ASCII text.
+
+    Raises TypeError for what is not JSON (a non-string key included) and ValueError for NaN, infinities, cycles and
+    integers beyond Python's digit limit.
+    """
+    _refuse_foreign_keys(value)
+    return _encode(value)
+
+
+def canonical_bytes(value: JsonValue) -> bytes:
+    """The canonical form as bytes; raises as `canonical_text` does."""
+    return canonical_text(value).encode("ascii")
+
+
+def digest_of_bytes(data: bytes | bytearray | memoryview) -> str:
+    """``sha256:<64 hex>`` of the bytes as they are."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def digest_of_value(value: JsonValue) -> str:
+    """``sha256:<64 hex>`` of the canonical form of the value."""
+    return digest_of_bytes(canonical_bytes(value))
+
+
+def parse_json(data: bytes | str) -> JsonValue:
+    """Parse JSON strictly: no NaN or Infinity, no duplicate object key; integers of up to the digit limit are exact.
+
+    Raises ValueError (json.JSONDecodeError included).
+    """
+    if isinstance(data, bytes | bytearray):
+        data = data.decode("utf-8", "surrogatepass")
+    value: JsonValue = json.loads(data, parse_constant=_refuse_constant, object_pairs_hook=_unique_object)
+    return value
+
+
+def printable(text: str) -> str:
+    """The text for people: lone surrogates become U+FFFD and control characters become visible escapes."""
+    shown = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return "".join(character if _harmless(character) else _escape(character) for character in shown)
+
+
+def _harmless(character: str) -> bool:
+    return character in "\n\t" or (character.isprintable() or character == "�")
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def _refuse_constant(name: str) -> JsonValue:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _unique_object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the object key {key!r} stands twice")
+            seen.add(key)
+    return found
+
+
+def _refuse_foreign_keys(value: object, depth: int = 0) -> None:
+    # json.dumps would write 1 and "1" as the same key.
+    if depth > sys.getrecursionlimit() // 2:
+        raise ValueError("nested too deeply")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if type(key) is not str:
+                raise TypeError(f"a JSON object key must be a string, not {type(key).__name__}")
+            if type(inner) in _CONTAINERS:
+                _refuse_foreign_keys(inner, depth + 1)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            if type(inner) in _CONTAINERS:
+                _refuse_foreign_keys(inner, depth + 1)
+
+
+_CONTAINERS = frozenset({dict, list, tuple})

@@ -1,0 +1,84 @@
+"""Named places where a test may kill this process.
+
+Off, a point is one call of an empty function. On (``TALLYSTICK_CRASHPOINT=name`` or ``name@3`` for its third passage),
+the process kills itself there by SIGKILL: no handler, no `finally`, no flush. With ``TALLYSTICK_CRASHPOINT_PIPE=R,W``
+(two inherited descriptors) it writes the name to W instead and waits for a byte on R, so that a test can act while the
+process stands exactly there, and kill it or let it go on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["CRASHPOINTS", "crashpoint"]
+
+CRASHPOINTS: Final[dict[str, str]] = {
+    "ledger.created.empty": "the file of a new ledger exists, its schema does not",
+    "ledger.migrated": "the schema is committed, nothing else is",
+    "run.planning.batch": "some of a plan's slots are committed, the run is still hidden",
+    "run.planned": "the whole plan is committed",
+    "run.opened": "this process has become the run's coordinator",
+    "recovery.done": "what dead workers left has been classified",
+    "dispatch.intent.before": "a request is prepared, nothing of it is committed",
+    "dispatch.intent.inside": "inside the transaction that commits the intent",
+    "dispatch.intent.committed": "the intent is durable, nothing has been sent",
+    "dispatch.sent": "the target has returned, nothing of the answer is committed",
+    "dispatch.outcome.inside": "inside the transaction that commits the outcome",
+    "dispatch.outcome.committed": "the outcome is durable",
+    "judgment.before": "the observation is durable, its judgment is not",
+    "judgment.committed": "the judgment is durable",
+    "query.answered": "a query by request id has been answered, nothing of it is committed",
+    "reconcile.before": "a settlement is decided, nothing of it is committed",
+    "reconcile.committed": "a settlement is durable",
+    "scribe.commit.before": "a batch is complete, COMMIT has not been asked for",
+    "scribe.commit.after": "COMMIT has returned, nobody has been told",
+    "checkpoint.after": "the write-ahead log has been copied into the file",
+    "run.finish.before": "every slot has ended, the run has not",
+    "run.finished": "the run's end is durable",
+}
+
+
+def _off(name: str) -> None:
+    """A crash point that is switched off."""
+
+
+def _armed(wanted: str, passage: int) -> Callable[[str], None]:
+    left = passage
+
+    def reached(name: str) -> None:
+        nonlocal left
+        if name != wanted:
+            return
+        left -= 1
+        if left == 0:
+            _stop_here(name)
+
+    return reached
+
+
+def _stop_here(name: str) -> None:
+    pipe = os.environ.get("TALLYSTICK_CRASHPOINT_PIPE")
+    if pipe is None:
+        os.kill(os.getpid(), signal.SIGKILL)
+        signal.pause()  # SIGKILL is on its way
+        return
+    read_end, write_end = (int(part) for part in pipe.split(","))
+    os.write(write_end, name.encode() + b"\n")
+    os.read(read_end, 1)
+
+
+def _from_environment() -> Callable[[str], None]:
+    setting = os.environ.get("TALLYSTICK_CRASHPOINT")
+    if not setting:
+        return _off
+    name, _, passage = setting.partition("@")
+    if name not in CRASHPOINTS:
+        raise ValueError(f"TALLYSTICK_CRASHPOINT names no crash point: {name}")
+    return _armed(name, int(passage or "1"))
+
+
+crashpoint: Callable[[str], None] = _from_environment()
+"""``crashpoint("dispatch.intent.committed")``: stop here when a test asked for it."""

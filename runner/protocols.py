@@ -1,0 +1,251 @@
+"""What the executor and the adapters say to each other.
+
+A target prepares a request without any I/O, the executor commits it, and only then the target dispatches it and says
+what became of it. Everything here is plain data, so that an adapter needs no access to the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, runtime_checkable
+
+import attrs
+
+from ..ledger.canonical import JsonValue
+from ..ledger.states import DispatchState, IfUnknown
+
+__all__ = [
+    "MISSING",
+    "Case",
+    "Dispatching",
+    "Judge",
+    "Missing",
+    "NoVerdict",
+    "Observed",
+    "Outcome",
+    "Prepared",
+    "QueryAnswer",
+    "QueryState",
+    "SlotView",
+    "Target",
+    "Usage",
+    "Verdict",
+    "WireProgress",
+]
+
+
+class Missing:
+    """The one value that says *there is none*, where ``None`` would be JSON null."""
+
+    _only: Missing | None = None
+
+    def __new__(cls) -> Missing:
+        if cls._only is None:
+            cls._only = super().__new__(cls)
+        return cls._only
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+    def __reduce__(self) -> str:
+        return "MISSING"
+
+    def __bool__(self) -> bool:
+        raise TypeError("MISSING has no truth value; ask `is MISSING`")
+
+
+MISSING: Final = Missing()
+
+
+@attrs.frozen
+class Case:
+    """One input with what is expected of it. ``expected`` is MISSING where the case file has none."""
+
+    id: str
+    input: JsonValue
+    expected: JsonValue | Missing = MISSING
+    metadata: Mapping[str, JsonValue] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class SlotView:
+    """Which planned observation a request is for; ``repetition`` counts from 1."""
+
+    run_id: str
+    case: Case
+    variant: str
+    repetition: int
+
+
+@attrs.frozen
+class Prepared:
+    """The request that will be sent, complete before its intent is committed.
+
+    ``payload`` is the exact bytes (HTTP body, standard input, canonical JSON of a function's arguments). ``head`` is
+    canonical-JSON-able and says the rest (method, address, header names, argv) without any secret; head and payload
+    together are all that `Target.dispatch` needs to send the same again after a restart. With ``keep=False`` only the
+    payload's digest is stored, and such a request can not be resent.
+    """
+
+    payload: bytes
+    head: Mapping[str, JsonValue] = attrs.field(factory=dict)
+    keep: bool = True
+
+
+@attrs.frozen
+class Usage:
+    """What an answer says that it used; ``None`` is unknown and never zero. ``raw`` is what the target reported."""
+
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    cost_nanousd: int | None = None
+    raw: JsonValue | Missing = MISSING
+    problems: tuple[str, ...] = ()
+
+
+@attrs.define
+class WireProgress:
+    """How far a dispatch has come, kept up to date by the target, so that an interrupted one can be told apart.
+
+    ``bytes_sent`` is 0 while it is certain that nothing left, a count once something did or may have, and None where
+    that cannot be known. ``partial`` is what came back so far, bounded by the target.
+    """
+
+    bytes_sent: int | None = 0
+    partial: bytearray = attrs.field(factory=bytearray)
+    wire_sends: int = 0
+
+
+@attrs.frozen
+class Outcome:
+    """What became of one dispatch.
+
+    ``state`` is ANSWERED, REFUSED, FAILED or UNKNOWN. ``reason`` is a stable dotted token (``http.status``,
+    ``deadline``, ``connect.refused``), ``message`` one line for people without secrets. ``answer`` is the value that
+    judges see, MISSING where there is none; ``raw`` the bounded bytes that came back. ``status`` is an HTTP status or
+    an exit status. ``retry_after_seconds`` is what the target asked for. ``flags`` are facts about a whole answer
+    (``truncated``, ``filtered``). ``bytes_sent`` is as in `WireProgress`.
+    """
+
+    state: DispatchState
+    reason: str = ""
+    message: str = ""
+    answer: JsonValue | Missing = MISSING
+    raw: bytes | None = None
+    raw_cut: bool = False
+    usage: Usage | None = None
+    evidence: Mapping[str, JsonValue] = attrs.field(factory=dict)
+    flags: tuple[str, ...] = ()
+    status: int | None = None
+    retry_after_seconds: float | None = None
+    bytes_sent: int | None = None
+    wire_sends: int = 1
+
+
+@attrs.frozen
+class Dispatching:
+    """What a target is told about the dispatch that it makes.
+
+    ``request_id`` is durable before the target is called and goes on the wire as ``Idempotency-Key``. The target must
+    return within ``deadline_seconds`` (the executor cancels it soon after). ``late`` may be called from any thread
+    when a whole answer arrives after the target had returned UNKNOWN; nothing happens when nobody listens any more.
+    """
+
+    request_id: str
+    attempt: int
+    dispatch: int
+    slot: SlotView
+    deadline_seconds: float
+    progress: WireProgress = attrs.field(factory=WireProgress)
+    fence: int | None = None
+    late: Callable[[Outcome], None] = lambda outcome: None
+
+
+class QueryState:
+    """The four answers to *what became of this request id?*"""
+
+    LANDED: Final = "landed"  # it was done; the outcome is attached
+    NEVER: Final = "never"  # it was not done and never will be: the target has tombstoned the id
+    PENDING: Final = "pending"  # it is being done
+    NO_PROOF: Final = "no_proof"  # the target does not know the id, or could not be asked
+
+
+@attrs.frozen
+class QueryAnswer:
+    """One of `QueryState`, and the outcome where it landed."""
+
+    state: str
+    outcome: Outcome | None = None
+    message: str = ""
+
+
+@runtime_checkable
+class Target(Protocol):
+    """What answers. Made from a work order's table by its adapter's factory (entry point ``tallystick.targets``)."""
+
+    kind: str
+    if_unknown: IfUnknown
+    key_valid_seconds: float | None  # how long an Idempotency-Key holds; None: for ever
+    is_wire_visible: bool  # whether every paid send is one dispatch (False for a callable that may send on its own)
+
+    def identity(self) -> Mapping[str, JsonValue]:
+        """What an answer depends on: canonical JSON, no secret, no path of the machine."""
+
+    def prepare(self, slot: SlotView) -> Prepared:
+        """Build the request; no I/O. Raises a TallystickError or any exception that names the fault in the case."""
+
+    async def open(self) -> None:
+        """Get ready to dispatch on the running loop; raises TargetNotFound or SecretMissing before any call."""
+
+    async def dispatch(self, prepared: Prepared, dispatching: Dispatching) -> Outcome:
+        """Send once and say what became of it; raises nothing but CancelledError."""
+
+    async def query(self, request_id: str, prepared: Prepared) -> QueryAnswer:
+        """Ask by request id (only called when ``if_unknown`` is QUERY)."""
+
+    async def close(self) -> None:
+        """Give everything back; idempotent."""
+
+
+@attrs.frozen
+class Observed:
+    """What a judge sees of one committed observation."""
+
+    case: Case
+    variant: str
+    repetition: int
+    answer: JsonValue
+    evidence: Mapping[str, JsonValue] = attrs.field(factory=dict)
+    flags: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Verdict:
+    """``passed`` or a ``score`` on the judge's declared scale, never both unset."""
+
+    passed: bool | None = None
+    score: float | None = None
+    explanation: str = ""
+
+
+@attrs.frozen
+class NoVerdict:
+    """Why there is no verdict: ``missing_expected``, ``missing_context``, ``judge_error``, ``malformed_verdict``, …"""
+
+    reason: str
+    explanation: str = ""
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """What gives a verdict on an observation, without a call of its own (judges that call come with evaluations)."""
+
+    name: str
+    kind: str
+    scale: tuple[float, float] | None  # None: pass or fail
+
+    def identity(self) -> Mapping[str, JsonValue]:
+        """What a verdict depends on: canonical JSON."""
+
+    def judge(self, observed: Observed) -> Any:
+        """A `Verdict` or a `NoVerdict`; may raise, which becomes ``judge_error``."""

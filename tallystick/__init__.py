@@ -1,0 +1,1 @@
+"""Run evaluations and benchmarks that cost money around a durable ledger."""
