@@ -4,6 +4,8 @@ It counts in fractions, and so its answers are exact. With --float it counts in 
 A mistake in the expression ends it with status 1 and one line on standard error.
 """
 
+from __future__ import annotations
+
 import ast
 import json
 import operator
@@ -25,18 +27,17 @@ def calculate(expression: str, *, number: type) -> str:
     """The value of an expression of numbers, + - * / ** and brackets, counted in ``number``."""
 
     def value(node: ast.AST):
-        match node:
-            case ast.Expression(body=body):
-                return value(body)
-            case ast.Constant():
-                return number(ast.get_source_segment(expression, node))
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -value(operand)
-            case ast.BinOp(left=left, op=operation, right=right) if type(operation) in OPERATORS:
-                first, second = value(left), value(right)
-                if isinstance(operation, ast.Pow) and abs(second) > EXPONENT_MAX:
-                    raise ValueError(f"the exponent is greater than {EXPONENT_MAX}")
-                return OPERATORS[type(operation)](first, second)
+        if isinstance(node, ast.Expression):
+            return value(node.body)
+        if isinstance(node, ast.Constant):
+            return number(ast.get_source_segment(expression, node))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -value(node.operand)
+        if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+            first, second = value(node.left), value(node.right)
+            if isinstance(node.op, ast.Pow) and abs(second) > EXPONENT_MAX:
+                raise ValueError(f"the exponent is greater than {EXPONENT_MAX}")
+            return OPERATORS[type(node.op)](first, second)
         raise ValueError("only numbers, + - * / ** and brackets are understood")
 
     return written(value(ast.parse(expression, mode="eval")))

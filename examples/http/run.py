@@ -1,0 +1,46 @@
+"""Starts the service, runs the work order against it, and sets the service's own counts beside the ledger's.
+
+The service loses each fifth answer on purpose: the work is done, and the connection closes without a word.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+DROP_EVERY = 5
+
+
+def main() -> int:
+    command = [sys.executable, FOLDER / "server.py", "--drop-every", str(DROP_EVERY)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:
+        listening = service.stdout.readline()
+        if not listening:
+            return 1  # it has said why
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                return run(ledger=Path(folder, "dates.db"), address=listening.split()[-1])
+        finally:
+            service.terminate()
+
+
+def run(*, ledger: Path, address: str) -> int:
+    status = tallystick("run", FOLDER / "order.toml", ledger=ledger).returncode
+    with urllib.request.urlopen(f"{address}/counts", timeout=10) as answer:
+        counts = json.load(answer)
+    print()
+    print(f"The service received {counts['received']} requests and worked on {counts['worked']};")
+    print(f"{counts['received'] - counts['worked']} were sent again after a lost answer and answered from memory.")
+    return status
+
+
+def tallystick(*arguments: object, ledger: Path) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "tallystick", *map(str, arguments), "--ledger", str(ledger)]
+    return subprocess.run(command, check=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
