@@ -1,0 +1,91 @@
+# Everything that a developer or a machine runs. `make test PYTHON=python3.13` takes another interpreter.
+
+# The first interpreter on the path that is new enough.
+PYTHON ?= $(shell for name in python3 python python3.14 python3.13 python3.12 python3.11; do \
+	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$name; break; fi; done)
+VENV := .venv
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip --disable-pip-version-check
+ARGS ?=
+
+TOOLS := $(VENV)/.tools-installed
+INSTALLED := $(VENV)/.tallystick-installed
+BENCH_TOOLS := $(VENV)/.bench-installed
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check format soak bench wheel-test acceptance-record docs pins clean
+
+help:
+	@echo "make demo               run the example, kill it in the middle, resume it, print the account"
+	@echo "make test               every test except the soaks (ARGS='-k lease' picks some)"
+	@echo "make check              ruff, format, mypy --strict, layer contracts"
+	@echo "make wheel-test         build the wheel, run the acceptance tests against it from another folder"
+	@echo "make soak               minutes of random kills"
+	@echo "make bench              the benchmarks, one table each"
+	@echo "make format docs pins   rewrite: the format, the generated reference, the pinned requirements (UPGRADE=1 raises them)"
+	@echo "make acceptance-record  run the acceptance tests and write docs/acceptance-record.md"
+	@echo "make clean              remove what was made here"
+
+demo: $(INSTALLED)
+	$(RUN) examples/language-id/demo.py
+
+test: $(INSTALLED)
+	$(RUN) -m pytest -m "not soak" $(ARGS)
+
+check: $(INSTALLED)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy tallystick tests docs
+	$(VENV)/bin/lint-imports
+
+format: $(INSTALLED)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+soak: $(INSTALLED)
+	$(RUN) -m pytest -m soak -o timeout=3600 $(ARGS)
+
+bench: $(BENCH_TOOLS)
+	$(RUN) bench/run.py $(ARGS)
+
+wheel-test: $(INSTALLED)
+	.ci/wheel-test $(RUN) $(ARGS)
+
+acceptance-record: $(INSTALLED)
+	$(RUN) docs/acceptance_record.py
+
+docs: $(INSTALLED)
+	$(RUN) docs/generate.py
+
+COMPILE = $(VENV)/bin/pip-compile --quiet --no-config --generate-hashes --allow-unsafe --strip-extras --no-header \
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options $(if $(UPGRADE),--upgrade)
+
+# Resolved for the oldest Python that we support: what it needs is more than what newer ones need.
+pins: $(INSTALLED)
+	@$(RUN) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+		{ echo "error: pins are resolved on Python 3.11; make clean, then make pins PYTHON=python3.11" >&2; exit 1; }
+	$(COMPILE) --extra dev --output-file requirements-dev.txt pyproject.toml
+	$(COMPILE) --extra bench --constraint requirements-dev.txt --output-file requirements-bench.txt pyproject.toml
+
+# Marked only when everything succeeded, so that an interrupted installation is begun anew.
+$(TOOLS): requirements-dev.txt
+	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "error: tallystick needs Python 3.11 or newer; name one, as in: make test PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "error: $(PYTHON) lacks its venv module; install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(PIP) install --quiet --require-hashes -r requirements-dev.txt
+	@touch $@
+
+$(INSTALLED): $(TOOLS) pyproject.toml
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(BENCH_TOOLS): $(INSTALLED) requirements-bench.txt
+	$(PIP) install --quiet --require-hashes -r requirements-bench.txt
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
