@@ -35,7 +35,7 @@ Each class has a permanent ``code``; its text says what happened, to what, and w
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypeVar, dataclass_transform
 
 import attrs
 
@@ -71,7 +71,14 @@ __all__ = [
     "WorkOrderInvalid",
 ]
 
-error = attrs.define(auto_exc=True, slots=False, eq=False, str=False, repr=False)
+_Class = TypeVar("_Class", bound=type)
+
+
+@dataclass_transform(eq_default=False, field_specifiers=(attrs.field,))
+def error(cls: _Class) -> _Class:
+    """Make an error class of annotated fields; also for the errors of the layers above."""
+    # An alias of attrs.define would hide the fields from type checkers.
+    return attrs.define(auto_exc=True, slots=False, eq=False, str=False, repr=False)(cls)
 
 
 @error
