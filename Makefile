@@ -79,7 +79,7 @@ $(TOOLS): requirements-dev.txt
 	@touch $@
 
 $(INSTALLED): $(TOOLS) pyproject.toml
-	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	PYTHONWARNINGS=ignore $(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(BENCH_TOOLS): $(INSTALLED) requirements-bench.txt
