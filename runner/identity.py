@@ -1,0 +1,232 @@
+"""The identity document of a run: what its answers depend on, frozen when the run is created.
+
+Three sections. *identity* never changes under a run; a change of *limits* is a recorded amendment; *throughput* changes
+freely. Judges are not in it: they have an identity of their own, because judging again is a new evaluation.
+
+A new default of ours is never a change. Three rules hold that: keys that the work order left out are listed under
+``defaulted``, and what is defaulted then and now is not compared; a key that a later version of this document adds is
+entered in `ADDED` with what older documents meant; and a target leaves out of its ``identity()`` what stands at its
+default.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+import attrs
+
+from ..ledger.canonical import JsonValue, canonical_text, digest_of_value, printable
+from ..ledger.errors import IdentityChanged, UsageError
+from .budget_spec import UNITS, BudgetSpec
+from .errors import IdentityNewer
+from .protocols import Judge, Target
+from .work_order import ExecutionSpec, WorkOrder
+
+__all__ = [
+    "ADDED",
+    "IDENTITY_VERSION",
+    "Difference",
+    "Section",
+    "compare",
+    "evaluation_document",
+    "identity_digest",
+    "identity_document",
+    "refuse_changes",
+]
+
+IDENTITY_VERSION: Final = 1
+_SHOWN_MAX: Final = 60
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class Section(StrEnum):
+    IDENTITY = "identity"  # a change refuses to go on
+    LIMITS = "limits"  # a change is a recorded amendment
+    THROUGHPUT = "throughput"  # a change is free
+
+
+# Keys that a later version added to the document: in which version, and what documents before it meant.
+ADDED: Final[Mapping[tuple[Section, str], tuple[int, JsonValue]]] = {}
+
+_LIMITS: Final = ("deadline_seconds", "attempts_max", "dispatches_max", "retry", "solitary_deaths_max")
+_THROUGHPUT: Final = (
+    "concurrency",
+    "rate_per_second",
+    "grace_seconds",
+    "backoff_first_seconds",
+    "backoff_max_seconds",
+)
+
+
+@attrs.frozen
+class Difference:
+    """One key that is not what it was. ``then`` and ``now`` are JSON text, cut to what differs, or ``(absent)``."""
+
+    section: Section
+    key: str
+    then: str
+    now: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.then} -> {self.now}"
+
+
+def identity_document(
+    order: WorkOrder, targets: Mapping[str, Target], cases_digest: str, *, cases_count: int | None = None
+) -> dict[str, JsonValue]:
+    """The document for a run of this work order on these targets (by variant) and cases (`CasesDigest.value`).
+
+    Raises UsageError when a target's identity is not JSON.
+    """
+    cases: dict[str, JsonValue] = {"digest": cases_digest}
+    if cases_count is not None:
+        cases["count"] = cases_count
+    identity: dict[str, JsonValue] = {
+        "name": order.name,
+        "cases": cases,
+        "repetitions": order.repetitions,
+        "variants": {name: {"target": _identity_of(name, target)} for name, target in targets.items()},
+    }
+    execution = order.execution
+    defaulted = [key for key in (*_LIMITS, *_THROUGHPUT) if key in execution.defaulted]
+    return {
+        "identity_version": IDENTITY_VERSION,
+        Section.IDENTITY.value: identity,
+        Section.LIMITS.value: {
+            **_values(execution, _LIMITS),
+            "budgets": _budgets(order.budgets),
+            "if_unknown": {name: target.if_unknown.value for name, target in targets.items()},
+        },
+        Section.THROUGHPUT.value: _values(execution, _THROUGHPUT),
+        "defaulted": list(defaulted),
+    }
+
+
+def identity_digest(document: Mapping[str, JsonValue]) -> str:
+    """The digest of the identity section: runs with the same one are runs of the same work order."""
+    return digest_of_value({"identity": document[Section.IDENTITY.value]})
+
+
+def evaluation_document(judges: Iterable[Judge]) -> dict[str, JsonValue]:
+    """What the verdicts of these judges depend on, by judge; its digest identifies the evaluation."""
+    return {
+        "evaluation_version": 1,
+        "judges": {
+            judge.name: {"kind": judge.kind, "scale": judge.scale and list(judge.scale), **judge.identity()}
+            for judge in judges
+        },
+    }
+
+
+def compare(
+    stored: Mapping[str, Any],
+    now: Mapping[str, Any],
+    *,
+    added: Mapping[tuple[Section, str], tuple[int, JsonValue]] = ADDED,
+) -> tuple[Difference, ...]:
+    """What is not as it was, in the order of sections and keys; nothing for what only our defaults changed.
+
+    Raises IdentityNewer when the stored document was written by a newer version.
+    """
+    version = int(stored["identity_version"])
+    if version > IDENTITY_VERSION:
+        what = f"the run's identity has version {version}, and this tallystick knows versions up to {IDENTITY_VERSION}"
+        raise IdentityNewer(what, "Use the version that made the run, or a newer one", version=version)
+    then_default, now_default = frozenset(stored.get("defaulted", ())), frozenset(now.get("defaulted", ()))
+    found: list[Difference] = []
+    for section in Section:
+        then, today = dict(stored.get(section.value, {})), dict(now.get(section.value, {}))
+        for (where, key), (since, meant) in added.items():
+            if where is section and since > version:
+                then.setdefault(key, meant)
+        if section is not Section.IDENTITY:
+            for key in now_default:
+                if key in then_default or key not in then:
+                    then.pop(key, None), today.pop(key, None)
+        found.extend(Difference(section, _dotted(keys), *_shown(a, b)) for keys, a, b in _differing((), then, today))
+    return tuple(found)
+
+
+def refuse_changes(run_id: str, differences: Iterable[Difference]) -> None:
+    """Raise IdentityChanged when one of the differences is of the identity section."""
+    lines = tuple(str(found) for found in differences if found.section is Section.IDENTITY)
+    if lines:
+        more = f"; and {len(lines) - 3} more" if lines[3:] else ""
+        what = f"run {run_id} is not what it was: {'; '.join(lines[:3])}{more}"
+        remedy = f"Change it back, or make a linked new run with `tallystick fork {run_id}`"
+        raise IdentityChanged(what, remedy, run_id=run_id, differences=lines)
+
+
+def _identity_of(variant: str, target: Target) -> dict[str, JsonValue]:
+    identity: dict[str, JsonValue] = {**target.identity(), "kind": target.kind}
+    try:
+        canonical_text(identity)
+    except (TypeError, ValueError) as cause:
+        what = f"variants.{variant}.target: its identity is not JSON ({cause})"
+        raise UsageError(what, "Let identity() return text, numbers, lists and dicts") from cause
+    return identity
+
+
+def _values(execution: ExecutionSpec, keys: Sequence[str]) -> dict[str, JsonValue]:
+    values = {key: getattr(execution, key) for key in keys}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+
+
+def _budgets(specs: Iterable[BudgetSpec]) -> dict[str, JsonValue]:
+    found: dict[str, Any] = {}
+    for spec in specs:
+        scope = found.setdefault(spec.scope_kind.value, {})
+        scope = scope.setdefault(spec.scope_value, {}) if spec.scope_value else scope
+        form, bound = UNITS[spec.unit], spec.bound_per_dispatch
+        scope[form.key] = {"limit": form.show(spec.limit), "kind": spec.kind.value}
+        if bound is not None:
+            scope[form.key]["bound_per_dispatch"] = form.show(bound)
+    return found
+
+
+class _Absent:
+    """The value of a key that is not there."""
+
+
+_ABSENT: Final = _Absent()
+
+
+def _differing(keys: tuple[str, ...], then: Any, now: Any) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """The leaves that differ. A table that is not there on one side is shown leaf by leaf all the same."""
+    tables = [side for side in (then, now) if isinstance(side, Mapping)]
+    if len(tables) == 2 or (tables and tables[0] and _ABSENT in (then, now)):
+        left, right = ({} if side is _ABSENT else side for side in (then, now))
+        for key in dict.fromkeys([*left, *right]):
+            yield from _differing((*keys, key), left.get(key, _ABSENT), right.get(key, _ABSENT))
+    elif _ABSENT in (then, now) or canonical_text(then) != canonical_text(now):
+        # By canonical form, because 1 == 1.0 == True.
+        yield keys, then, now
+
+
+def _dotted(keys: Sequence[str]) -> str:
+    return ".".join(key if _BARE.fullmatch(key) else json.dumps(key) for key in keys)
+
+
+def _shown(then: Any, now: Any) -> tuple[str, str]:
+    """Both as text, cut so that the first character that differs is seen."""
+    texts = ["(absent)" if side is _ABSENT else _text(side) for side in (then, now)]
+    if max(len(text) for text in texts) <= _SHOWN_MAX:
+        return texts[0], texts[1]
+    same = next((at for at, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))
+    start = max(0, same - _SHOWN_MAX // 3)
+    return _cut(texts[0], start), _cut(texts[1], start)
+
+
+def _cut(text: str, start: int) -> str:
+    start = start if len(text) > _SHOWN_MAX else 0
+    head, tail = "…" if start else "", "…" if len(text) > start + _SHOWN_MAX else ""
+    return head + text[start : start + _SHOWN_MAX] + tail
+
+
+def _text(value: Any) -> str:
+    # One line: json writes the controls of ASCII as escapes, `printable` those beyond it.
+    return printable(json.dumps(value, ensure_ascii=False, sort_keys=True))

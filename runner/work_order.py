@@ -1,0 +1,329 @@
+"""The work order: what to run, on which targets, how often, how judged, within which limits.
+
+Read from a file by `load_work_order`, made in Python by `WorkOrder`, kept in a ledger as the document of
+`WorkOrder.to_document`, which is itself a work order in JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias, Unpack
+
+import attrs
+
+from ..ledger.canonical import JsonValue
+from .budget_spec import BudgetSpec
+from .case_files import CaseFile, CaseList, CasesInLedger, CaseSource, cases, load_cases
+from .protocols import Case, Judge, Target
+from .work_order_budgets import budget_tables, read_budgets
+from .work_order_execution import ExecutionOptions, ExecutionSpec, execution_table, read_execution
+from .work_order_files import Place, parse_work_order, read_text, refuse_foreign
+from .work_order_models import CasesTable, JudgeTable, OrderTable, TargetTable, VariantTable, check
+
+__all__ = [
+    "DEFAULT_VARIANT",
+    "GIVEN",
+    "BudgetSpec",
+    "ExecutionSpec",
+    "Factory",
+    "JudgeSpec",
+    "TargetSpec",
+    "WorkOrder",
+    "build_judges",
+    "build_targets",
+    "load_work_order",
+]
+
+DEFAULT_VARIANT: Final = "default"
+GIVEN: Final = "given"  # the kind of what was an object in Python, in a document
+
+
+@attrs.frozen
+class TargetSpec:
+    """A target as a table: its adapter's ``kind``, and the keys that are the adapter's own."""
+
+    kind: str
+    options: Mapping[str, JsonValue] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class JudgeSpec:
+    """A judge as a table; its name is its kind unless it says another."""
+
+    kind: str
+    name: str
+    options: Mapping[str, JsonValue] = attrs.field(factory=dict)
+
+
+AnyTarget: TypeAlias = Target | TargetSpec
+AnyJudge: TypeAlias = Judge | JudgeSpec
+AnyCases: TypeAlias = CaseSource | str | Path | Iterable[Case | Mapping[str, JsonValue]]
+
+
+@attrs.frozen(init=False)
+class WorkOrder:
+    """A work order, whole and checked; its cases are read only when they are gone through.
+
+    ``variants`` are targets (objects with an ``identity()``) or tables with a ``kind``; ``target`` alone makes one
+    variant, ``default``. Budgets are written as in ``[budgets]`` or ``[[budgets]]``, the other options as in
+    ``[execution]``. ``folder`` is where relative paths begin, ``source`` what faults are reported under.
+    Raises WorkOrderInvalid.
+    """
+
+    name: str
+    cases: CaseSource
+    repetitions: int
+    variants: Mapping[str, AnyTarget]
+    judges: tuple[AnyJudge, ...]
+    budgets: tuple[BudgetSpec, ...]
+    execution: ExecutionSpec
+    folder: Path = attrs.field(eq=False)
+    source: str = attrs.field(eq=False)
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        cases: AnyCases,
+        target: AnyTarget | Mapping[str, JsonValue] | None = None,
+        variants: Mapping[str, AnyTarget | Mapping[str, JsonValue]] | None = None,
+        repetitions: int = 1,
+        judges: Sequence[AnyJudge | Mapping[str, JsonValue]] = (),
+        budgets: Mapping[str, object] | Sequence[object] = (),
+        folder: str | Path = "",
+        **execution: Unpack[ExecutionOptions],
+    ) -> None:
+        root = Place(f"WorkOrder({name!r})")
+        table = check(OrderTable, {"version": 1, "name": name, "cases": {}}, place=root)
+        asked = check(CasesTable, {"repetitions": repetitions}, place=root)
+        sides = _variants(target, variants, root)
+        self.__attrs_init__(
+            name=table.name,
+            cases=_case_source(cases),
+            repetitions=asked.repetitions,
+            variants=sides,
+            judges=_judges(judges, root.at("judges")),
+            budgets=read_budgets(budgets, variants=list(sides), place=root.at("budgets")),
+            execution=read_execution(dict(execution), place=root),
+            folder=Path(folder),
+            source=root.source,
+        )
+
+    @classmethod
+    def from_document(
+        cls,
+        document: Mapping[str, Any],
+        *,
+        source: str = "work order",
+        folder: str | Path = "",
+        cases: AnyCases | None = None,
+        targets: Mapping[str, AnyTarget] | None = None,
+        judges: Mapping[str, AnyJudge] | None = None,
+    ) -> WorkOrder:
+        """The work order that a document says.
+
+        What was given from Python (cases, targets by variant, judges by name) can be given again here; where it is
+        not, the work order can still be read, and `build_targets` tells what is missing. Raises WorkOrderInvalid.
+        """
+        root = Place(source)
+        refuse_foreign(document, place=root)
+        made = _read(document, root, Path(folder))
+        return made.replaced(
+            cases=made.cases if cases is None else _case_source(cases),
+            variants={name: (targets or {}).get(name, target) for name, target in made.variants.items()},
+            judges=tuple((judges or {}).get(judge.name, judge) for judge in made.judges),
+        )
+
+    def to_document(self) -> dict[str, JsonValue]:
+        """A work order in JSON form with every value written out, defaults included.
+
+        It holds no absolute path and no secret beyond what its author wrote into a target's table. Cases from a file
+        are named, cases from Python are not in it: a ledger keeps the cases of its runs.
+        """
+        variants = {name: {"target": _target_table(target)} for name, target in self.variants.items()}
+        return {
+            "version": 1,
+            "name": self.name,
+            "cases": {**_cases_table(self.cases, self.folder), "repetitions": self.repetitions},
+            "variants": variants,
+            "judges": [_judge_table(judge) for judge in self.judges],
+            "budgets": budget_tables(self.budgets),
+            "execution": execution_table(self.execution),
+        }
+
+    def replaced(self, **fields: Any) -> WorkOrder:
+        """The same with other fields, which are not checked again."""
+        copy = WorkOrder.__new__(WorkOrder)
+        now = {field.name: getattr(self, field.name) for field in attrs.fields(WorkOrder)}
+        copy.__attrs_init__(**now | fields)
+        return copy
+
+    def with_execution(self, **options: Unpack[ExecutionOptions]) -> WorkOrder:
+        """The same with other execution options; raises WorkOrderInvalid."""
+        table = {**execution_table(self.execution), **options}
+        changed = read_execution(table, place=Place(self.source, ("execution",)))
+        said = {f"backoff_{key}" for key in options.get("backoff", {})} | set(options)
+        return self.replaced(execution=attrs.evolve(changed, defaulted=self.execution.defaulted - said))
+
+
+def load_work_order(path: str | Path) -> WorkOrder:
+    """The work order in a TOML file, or in a JSON file (``.json``); raises WorkOrderInvalid with the place."""
+    source = str(path)
+    raw, root = parse_work_order(read_text(Path(path), source=source), source=source)
+    return _read(raw, root, Path(path).parent)
+
+
+class Factory(Protocol):
+    """What an adapter offers: a target (or a judge) from the keys of its table, ``kind`` and ``name`` taken out.
+
+    ``folder`` is where relative paths begin, ``place`` what the text of an error begins with.
+    """
+
+    def __call__(self, table: Mapping[str, JsonValue], *, folder: Path, place: str) -> Any: ...
+
+
+def build_targets(order: WorkOrder, factory: Callable[[str], Factory]) -> dict[str, Target]:
+    """The target of each variant: those that were given, and the others made by the factory of their kind.
+
+    ``factory`` raises TargetNotFound for a kind that it does not know. Raises WorkOrderInvalid for a target that has
+    to be given again.
+    """
+    built: dict[str, Target] = {}
+    for name, target in order.variants.items():
+        place = Place(order.source).at("variants", name, "target")
+        if not isinstance(target, TargetSpec):
+            built[name] = target
+        elif target.kind == GIVEN:
+            place.refuse("this target was given from Python", "Go on from there, with the same target")
+        else:
+            built[name] = factory(target.kind)(target.options, folder=order.folder, place=str(place))
+    return built
+
+
+def build_judges(order: WorkOrder, factory: Callable[[str], Factory]) -> list[Judge]:
+    """The judges, made as `build_targets` makes targets; a judge made from a table gets the name that this says."""
+    built: list[Judge] = []
+    for index, judge in enumerate(order.judges):
+        place = Place(order.source).at("judges", index)
+        if not isinstance(judge, JudgeSpec):
+            built.append(judge)
+        elif judge.kind == GIVEN:
+            place.refuse(f"the judge {judge.name!r} was given from Python", "Go on from there, with the same judge")
+        else:
+            table = {"name": judge.name, **judge.options}
+            built.append(factory(judge.kind)(table, folder=order.folder, place=str(place)))
+    return built
+
+
+def _read(raw: Mapping[str, Any], root: Place, folder: Path) -> WorkOrder:
+    order = check(OrderTable, raw, place=root)
+    asked = check(CasesTable, order.cases, place=root.at("cases"))
+    variants = _variants(order.target, order.variants, root, is_nested=True)
+    made = WorkOrder.__new__(WorkOrder)
+    made.__attrs_init__(
+        name=order.name,
+        cases=_source_of(asked, root.at("cases"), folder),
+        repetitions=asked.repetitions,
+        variants=variants,
+        judges=_judges(order.judges, root.at("judges")),
+        budgets=read_budgets(order.budgets, variants=list(variants), place=root.at("budgets")),
+        execution=read_execution(order.execution, place=root.at("execution")),
+        folder=folder,
+        source=root.source,
+    )
+    return made
+
+
+def _case_source(given: AnyCases) -> CaseSource:
+    return cases(given)
+
+
+def _source_of(table: CasesTable, place: Place, folder: Path) -> CaseSource:
+    said = [key for key in ("file", "items", "given") if getattr(table, key) is not None]
+    if len(said) != 1:
+        what = f"{' and '.join(said)} exclude each other" if said else "there are no cases"
+        place.refuse(what, "Give file, or items")
+    if table.items is not None:
+        return CaseList(tuple(table.items), is_inline=True)
+    return CasesInLedger() if table.file is None else load_cases(table.file, folder=folder, format=table.format)
+
+
+def _variants(target: Any, variants: Any, root: Place, *, is_nested: bool = False) -> dict[str, AnyTarget]:
+    """Targets by variant; in a document each stands in a table of its own, ``[variants.NAME.target]``."""
+    if (target is None) == (variants is None):
+        what = "there is no target" if target is None else "target and variants exclude each other"
+        root.refuse(what, "Give [target], or [variants.NAME.target]")
+    if target is not None:
+        return {DEFAULT_VARIANT: _target(target, root.at("target"))}
+    found: dict[str, AnyTarget] = {}
+    for name, side in variants.items():
+        place = root.at("variants", name)
+        check(JudgeTable, {"kind": "x", "name": name}, place=place)
+        inner = check(VariantTable, side, place=place).target if is_nested else side
+        found[name] = _target(inner, place.at("target") if is_nested else place)
+    if not found:
+        root.at("variants").refuse("there is no variant", "Give at least one [variants.NAME.target]")
+    return found
+
+
+def _target(given: Any, place: Place) -> AnyTarget:
+    if isinstance(given, Mapping):
+        refuse_foreign(given, place=place)
+        table = check(TargetTable, given, place=place)
+        return TargetSpec(table.kind, {key: value for key, value in given.items() if key != "kind"})
+    if not isinstance(given, TargetSpec) and not callable(getattr(given, "identity", None)):
+        place.refuse(f"a {type(given).__name__} is no target", "Give a target, or a table with a kind")
+    target: AnyTarget = given
+    return target
+
+
+def _judges(given: Sequence[Any], place: Place) -> tuple[AnyJudge, ...]:
+    found: dict[str, AnyJudge] = {}
+    for index, one in enumerate(given):
+        judge = _judge(one, place.at(index))
+        if judge.name in found:
+            place.at(index).refuse(f"a second judge is named {judge.name!r}", "Give each judge a name of its own")
+        found[judge.name] = judge
+    return tuple(found.values())
+
+
+def _judge(given: Any, place: Place) -> AnyJudge:
+    if isinstance(given, Mapping):
+        refuse_foreign(given, place=place)
+        table = check(JudgeTable, given, place=place)
+        options = {key: value for key, value in given.items() if key not in ("kind", "name")}
+        return JudgeSpec(table.kind, table.name or table.kind, options)
+    if not isinstance(given, JudgeSpec) and not callable(getattr(given, "identity", None)):
+        place.refuse(f"a {type(given).__name__} is no judge", "Give a judge, or a table with a kind")
+    judge: AnyJudge = given
+    return judge
+
+
+def _cases_table(source: CaseSource, folder: Path) -> dict[str, JsonValue]:
+    match source:
+        case CaseFile():
+            return {"file": _without_root(Path(source.written), folder), "format": source.format}
+        case CaseList(rows=rows, is_inline=True):
+            return {"items": [row for row in rows if not isinstance(row, Case)]}
+        case _:
+            return {"given": True}
+
+
+def _without_root(path: Path, folder: Path) -> str:
+    if not path.is_absolute():
+        return path.as_posix()
+    root = folder.absolute()
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
+
+
+def _target_table(target: AnyTarget) -> dict[str, JsonValue]:
+    if isinstance(target, TargetSpec):
+        return {"kind": target.kind, **target.options}
+    return {"kind": GIVEN, "of": target.kind, "identity": dict(target.identity())}
+
+
+def _judge_table(judge: AnyJudge) -> dict[str, JsonValue]:
+    if isinstance(judge, JudgeSpec):
+        return {"kind": judge.kind, "name": judge.name, **judge.options}
+    return {"kind": GIVEN, "name": judge.name, "of": judge.kind, "identity": dict(judge.identity())}

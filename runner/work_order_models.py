@@ -1,0 +1,244 @@
+"""The tables of a work order, as they are written: one pydantic model each, with no unknown key allowed.
+
+Every field says what it means and which class its key has (`KeyClass`); ``docs/reference/work-order.md`` is made from
+that. Targets and judges are checked here for their ``kind`` alone: the rest of their table belongs to their adapter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from ..ledger.states import BudgetKind
+from .words import nearest
+from .work_order_files import Place
+
+__all__ = [
+    "TABLES",
+    "BackoffTable",
+    "BudgetTable",
+    "CasesTable",
+    "ExecutionTable",
+    "JudgeTable",
+    "KeyClass",
+    "OrderTable",
+    "TargetTable",
+    "UnitBudgetTable",
+    "VariantTable",
+    "check",
+]
+
+T = TypeVar("T", bound=BaseModel)
+WORK_ORDER_VERSION: Final = 1
+
+
+class KeyClass(StrEnum):
+    IDENTITY = "identity"  # what an answer depends on: never changes under a run
+    LIMIT = "limit"  # how much may be done: a change is a recorded amendment
+    THROUGHPUT = "throughput"  # how fast and how: changes freely
+    EVALUATION = "evaluation"  # what a verdict depends on: a change is a new evaluation
+    FORM = "form"  # says how the work order is written
+
+
+def _key(default: Any, key_class: KeyClass, meaning: str, **rules: Any) -> Any:
+    return Field(default, description=meaning, json_schema_extra={"class": key_class.value}, **rules)
+
+
+def _is_name(text: str) -> str:
+    if not text.strip() or text != text.strip() or not text.isprintable():
+        raise ValueError("a name has printable characters, and no space at its ends")
+    return text
+
+
+Name = Annotated[str, Field(max_length=200), AfterValidator(_is_name)]
+
+
+class Table(BaseModel):
+    """What all tables share: no unknown key, no conversion between types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class OrderTable(Table):
+    version: Literal[1] = _key(..., KeyClass.FORM, "Version of the work order's form.")
+    name: Name = _key(..., KeyClass.IDENTITY, "Name of the run, for people and for `resume`.")
+    cases: dict[str, Any] = _key(..., KeyClass.IDENTITY, "What is asked: a file, or the cases themselves.")
+    target: dict[str, Any] | None = _key(
+        None, KeyClass.IDENTITY, "The one target; it makes one variant, `default`. Instead of `variants`."
+    )
+    variants: dict[str, Any] | None = _key(
+        None, KeyClass.IDENTITY, "Several targets, one table `[variants.NAME.target]` each. Instead of `target`."
+    )
+    judges: list[dict[str, Any]] = _key(
+        [], KeyClass.EVALUATION, "What is said of each observation, one table `[[judges]]` each."
+    )
+    budgets: Any = _key({}, KeyClass.LIMIT, "How much may be used: one table `[budgets]`, or several `[[budgets]]`.")
+    execution: dict[str, Any] = _key({}, KeyClass.LIMIT, "How the run is executed.")
+
+
+class CasesTable(Table):
+    file: Annotated[str, Field(min_length=1)] | None = _key(
+        None, KeyClass.IDENTITY, "The case file, relative to the work order's folder. Its content counts, not its name."
+    )
+    format: Literal["jsonl"] | None = _key(
+        None, KeyClass.FORM, "Form of the case file. Told from its suffix where absent: `.jsonl`, `.ndjson`."
+    )
+    items: list[Any] | None = _key(
+        None, KeyClass.IDENTITY, "The cases themselves, as tables with the keys of a case file. Instead of `file`."
+    )
+    given: Literal[True] | None = _key(
+        None, KeyClass.FORM, "Written by tallystick into the ledger where the cases were given from Python."
+    )
+    repetitions: int = _key(1, KeyClass.IDENTITY, "How often each case is asked of each variant.", ge=1, le=1_000_000)
+
+
+class VariantTable(Table):
+    target: dict[str, Any] = _key(..., KeyClass.IDENTITY, "The variant's target.")
+
+
+class TargetTable(Table):
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False)
+    kind: Name = _key(
+        ..., KeyClass.IDENTITY, "Which adapter it is: `python`, `http`, `process`, …; it owns the other keys."
+    )
+
+
+class JudgeTable(Table):
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False)
+    kind: Name = _key(..., KeyClass.EVALUATION, "Which judge it is: `exact`, `contains`, …; it owns the other keys.")
+    name: Name | None = _key(None, KeyClass.EVALUATION, "What it is called in reports; its kind where absent.")
+
+
+class BudgetTable(Table):
+    """One budget under its unit's key."""
+
+    limit: Any = _key(..., KeyClass.LIMIT, "The most that may be used, in the unit of the key.")
+    kind: Literal["hard", "soft"] = _key(
+        BudgetKind.HARD.value,
+        KeyClass.LIMIT,
+        "`hard`: set aside before each dispatch, never passed. `soft`: stops new work once reached, may be overrun.",
+    )
+    bound_per_dispatch: Any = _key(
+        None, KeyClass.LIMIT, "The most that one dispatch can use. A hard budget needs it, save of `dispatches`."
+    )
+    per: Literal["run", "role", "variant"] = _key(
+        "run", KeyClass.LIMIT, "`role`, `variant`: the same budget once for each role or each variant."
+    )
+    role: Literal["target", "judge"] | None = _key(None, KeyClass.LIMIT, "For this role alone. Instead of `per`.")
+    variant: str | None = _key(None, KeyClass.LIMIT, "For this variant alone. Instead of `per`.")
+
+
+class UnitBudgetTable(BudgetTable):
+    """One budget of the array form."""
+
+    unit: Literal["dispatches", "tokens_in", "tokens_out", "tokens", "usd", "seconds"] = _key(
+        ..., KeyClass.LIMIT, "What is counted; the keys of the table form `[budgets]`."
+    )
+
+
+class ExecutionTable(Table):
+    concurrency: int = _key(8, KeyClass.THROUGHPUT, "How many attempts are under way at once.", ge=1, le=100_000)
+    deadline_seconds: float = _key(120.0, KeyClass.LIMIT, "The whole time that one attempt may take.", gt=0)
+    attempts_max: int = _key(
+        3, KeyClass.LIMIT, "How many attempts a slot may have: the first, repeats, retries.", ge=1, le=1000
+    )
+    dispatches_max: int = _key(
+        5, KeyClass.LIMIT, "How often one call may be sent while its target refuses it.", ge=1, le=1000
+    )
+    retry: list[Annotated[str, Field(min_length=1)]] = _key(
+        [],
+        KeyClass.LIMIT,
+        "Reasons of a failure that get a new attempt: a whole reason, its beginning before a dot, or `*` for all.",
+    )
+    solitary_deaths_max: int = _key(
+        3,
+        KeyClass.LIMIT,
+        "How often a case may kill its process while it is alone, before it is parked.",
+        ge=1,
+        le=1000,
+    )
+    backoff: dict[str, Any] = _key({}, KeyClass.THROUGHPUT, "How long to wait before the next dispatch or attempt.")
+    rate_per_second: float | None = _key(
+        None, KeyClass.THROUGHPUT, "The most dispatches that begin in a second; no limit where absent.", gt=0
+    )
+    grace_seconds: float = _key(
+        10.0, KeyClass.THROUGHPUT, "How long the first Ctrl-C waits for what is under way.", ge=0
+    )
+
+
+class BackoffTable(Table):
+    first_seconds: float = _key(
+        1.0, KeyClass.THROUGHPUT, "The longest first wait; the next may be twice as long.", gt=0
+    )
+    max_seconds: float = _key(60.0, KeyClass.THROUGHPUT, "The longest wait of all.", gt=0)
+
+
+TABLES: Final[Mapping[str, type[Table]]] = {
+    "": OrderTable,
+    "cases": CasesTable,
+    "variants.NAME": VariantTable,
+    "target": TargetTable,
+    "judges[]": JudgeTable,
+    "budgets.UNIT": BudgetTable,
+    "budgets[]": UnitBudgetTable,
+    "execution": ExecutionTable,
+    "execution.backoff": BackoffTable,
+}
+
+
+def check(model: type[T], raw: object, *, place: Place) -> T:
+    """The table as a model; raises WorkOrderInvalid for its first fault (unknown keys before all others)."""
+    if not isinstance(raw, Mapping):
+        place.refuse("a table of keys is wanted here", f"Its keys: {', '.join(model.model_fields)}")
+    try:
+        return model.model_validate(dict(raw))
+    except ValidationError as cause:
+        faults = sorted(cause.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
+        fault = faults[0]
+        what, remedy = _told(fault, model)
+        keys = [key for key in fault["loc"] if not (isinstance(key, str) and "[" in key)]
+        place.at(*_standing(keys, raw, is_missing=fault["type"] == "missing")).refuse(what, remedy)
+
+
+def _standing(keys: Sequence[int | str], raw: Any, *, is_missing: bool) -> list[int | str]:
+    """Without what pydantic adds for unions, so that only keys are named that stand in the text."""
+    if is_missing:
+        return list(keys)
+    standing: list[int | str] = []
+    for key in keys:
+        is_there = key in raw if isinstance(raw, Mapping) else isinstance(raw, list) and isinstance(key, int)
+        if is_there:
+            raw = raw[key]
+            standing.append(key)
+    return standing
+
+
+def _told(fault: Mapping[str, Any], model: type[BaseModel]) -> tuple[str, str]:
+    key = str(fault["loc"][-1]) if fault["loc"] else ""
+    kind, context = fault["type"], fault.get("ctx", {})
+    match kind:
+        case "extra_forbidden":
+            return "there is no such key", nearest(key, list(model.model_fields))
+        case "missing":
+            return "this key is missing", _meaning(model, key)
+        case "literal_error":
+            expected = context["expected"].replace("'", '"')
+            return f"{_shown(fault['input'])} is not known here", f"Write {expected}"
+        case "value_error":
+            return f"{_shown(fault['input'])} cannot stand here: {context['error']}", _meaning(model, key)
+        case _:
+            message = fault["msg"].removeprefix("Input ")
+            return f"{_shown(fault['input'])} cannot stand here: it {message}", _meaning(model, key)
+
+
+def _meaning(model: type[BaseModel], key: str) -> str:
+    field = model.model_fields.get(key)
+    return f"It says: {field.description}".replace("`", '"') if field and field.description else ""
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
