@@ -1,0 +1,165 @@
+"""Run the acceptance tests and write ``docs/acceptance-record.md``: how each scenario ended, and where its test stands.
+
+A test belongs to the scenario that its name begins with (``test_e03b_…`` to E03b, ``test_soak_…`` to the kill soak).
+What a scenario's tests left behind is kept under ``build/acceptance/``. Exits with pytest's own status.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import attrs
+import pytest
+
+from tallystick.ledger.driver import sqlite_version
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+RECORD: Final = ROOT / "docs" / "acceptance-record.md"
+ARTIFACTS: Final = ROOT / "build" / "acceptance"
+COMMAND: Final = "make acceptance-record"
+
+SCENARIOS: Final = {
+    "e01": "killed after a run is created and before its first dispatch",
+    "e02": "killed between an answer that is committed and one that is not",
+    "e03": "killed after the target accepted a request and before its answer was committed; `keep`",
+    "e03b": "the same, `resend`",
+    "e03c": "the same, `query`",
+    "e03d": "the same, `repeat`",
+    "e04": "an answer arrives after its attempt has ended and another has begun",
+    "e05": "two runners want one device, and its holder dies or is frozen",
+    "e06": "the same question in two repetitions and in two cases",
+    "e07": "killed in the second turn of a conversation that has state on the target",
+    "e08": "two callers want the last call that a budget allows",
+    "e08b": "budgets of tokens and money; usage that is missing, null, zero or absurd",
+    "e08c": "a client library that retries inside one call",
+    "e09": "a judgment that is reused, and one that is repeated on purpose",
+    "e10": "missing context, empty retrieval, malformed verdict, time-out",
+    "e11": "report, slice, compare and export twice, with every provider off",
+    "e12": "export, delete the folder, import in another, finish there",
+    "e12b": "export or import killed half-way; import twice; archives that are damaged or hostile",
+    "e13": "resume after the configuration has changed",
+    "e14": "an attempt's evidence offered to another attempt",
+    "crash": "killed at every registered crash point",
+    "soak": "killed at random moments, again and again, until the run has finished",
+    "power": "writes that were not synced are lost",
+    "disk": "a full disk or an I/O error at each commit",
+    "model": "random histories against a small model of the states, budgets and leases",
+}
+
+
+@attrs.frozen
+class Seen:
+    """One test as it ended."""
+
+    place: str
+    name: str
+    outcome: str
+    seconds: float
+
+
+class Recorder:
+    """A pytest plugin that keeps how each test ended; an error while setting up or tearing down is a failure."""
+
+    def __init__(self) -> None:
+        self._phases: dict[str, list[pytest.TestReport]] = defaultdict(list)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._phases[report.nodeid].append(report)
+
+    def seen(self) -> list[Seen]:
+        return [_seen(reports) for _, reports in sorted(self._phases.items())]
+
+
+def _seen(reports: list[pytest.TestReport]) -> Seen:
+    file, line, name = reports[0].location
+    outcomes = {report.outcome for report in reports}
+    outcome = next(word for word in ("failed", "skipped", "passed") if word in outcomes)
+    seconds = sum(report.duration for report in reports)
+    return Seen(place=f"{file}:{(line or 0) + 1}", name=name, outcome=outcome, seconds=seconds)
+
+
+def by_scenario(seen: Iterable[Seen]) -> dict[str, list[Seen]]:
+    """The tests of each scenario, in the order of the scenarios; tests of none stand under an empty key."""
+    found: dict[str, list[Seen]] = {scenario: [] for scenario in (*SCENARIOS, "")}
+    for test in seen:
+        match = re.match(r"test_([a-z]+\d*[a-z]?)(?:_|$)", test.name)
+        found[match[1] if match and match[1] in SCENARIOS else ""].append(test)
+    return found
+
+
+def result_of(tests: list[Seen]) -> str:
+    """``fail`` if any test failed, ``pass`` if each passed, else what is missing to say so."""
+    outcomes = {test.outcome for test in tests}
+    if "failed" in outcomes:
+        return "**fail**"
+    if outcomes == {"passed"}:
+        return "pass"
+    return "not tested" if "passed" not in outcomes else "partly tested"
+
+
+def page(seen: list[Seen]) -> str:
+    """The whole record as Markdown."""
+    scenarios = by_scenario(seen)
+    lines = [
+        "# Acceptance record",
+        "",
+        f"Written by `{COMMAND}` on {datetime.now(UTC):%Y-%m-%d} from revision {_revision()}, with",
+        f"tallystick {version('tallystick')}, {platform.python_implementation()} {platform.python_version()},",
+        f"SQLite {sqlite_version}, SQLAlchemy {version('sqlalchemy')}, {platform.system()} {platform.machine()}.",
+        "What the tests left behind (ledgers, counters, output) is kept in `build/acceptance/` where the command ran.",
+        "",
+        "| id | what happens | result | tests | seconds |",
+        "|---|---|---|---|---|",
+        *(_row(scenario, scenarios[scenario]) for scenario in SCENARIOS),
+    ]
+    for scenario, title in (*SCENARIOS.items(), ("", "tests of no scenario of the table")):
+        if scenarios[scenario]:
+            lines += ["", f"## {_title(scenario)}{title}", "", *(_line(test) for test in scenarios[scenario])]
+    return "\n".join(lines) + "\n"
+
+
+def _title(scenario: str) -> str:
+    return f"{scenario[0].upper()}{scenario[1:]}: " if scenario else ""
+
+
+def _row(scenario: str, tests: list[Seen]) -> str:
+    seconds = f"{sum(test.seconds for test in tests):.1f}" if tests else ""
+    shown = f"{scenario[0].upper()}{scenario[1:]}"
+    return f"| {shown} | {SCENARIOS[scenario]} | {result_of(tests)} | {len(tests) or ''} | {seconds} |"
+
+
+def _line(test: Seen) -> str:
+    file, _, line = test.place.rpartition(":")
+    return f"- {test.outcome}: `{test.name}` ([{file}:{line}](../{file}#L{line}))"
+
+
+def _revision() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    described = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603  constants
+    return f"`{described.stdout.strip()}`" if described.returncode == 0 else "unknown"
+
+
+def main() -> int:
+    recorder = Recorder()
+    options = [
+        *("-o", "timeout=3600", "-o", "tmp_path_retention_policy=all", "-p", "no:cacheprovider"),
+        *("--rootdir", str(ROOT), "--basetemp", str(ARTIFACTS / "files"), "--junitxml", str(ARTIFACTS / "junit.xml")),
+    ]
+    ARTIFACTS.mkdir(parents=True, exist_ok=True)
+    status = pytest.main([*options, *sys.argv[1:], str(ROOT / "tests" / "acceptance")], plugins=[recorder])
+    RECORD.write_text(page(recorder.seen()), encoding="utf-8")
+    print(f"wrote {RECORD.relative_to(ROOT)}")
+    return int(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
