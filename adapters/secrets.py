@@ -1,0 +1,80 @@
+"""Values that come from the environment by name, and are kept out of everything that is stored, logged or shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import attrs
+
+from ..ledger.errors import SecretMissing
+from .tables import Table
+
+__all__ = ["MASK", "Redactor", "SecretTable", "environment_redactor", "secret_value"]
+
+MASK: Final = "***"
+_LENGTH_MIN: Final = 4  # shorter values would be found everywhere
+_TELLING: Final = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+
+
+class SecretTable(Table):
+    """``{ env = "API_KEY", prefix = "Bearer " }``: the value is read when a run begins, and stored nowhere."""
+
+    env: str
+    prefix: str = ""
+    suffix: str = ""
+
+
+def secret_value(secret: SecretTable, *, place: str, environment: Mapping[str, str] | None = None) -> str:
+    """The variable's value with prefix and suffix; raises SecretMissing where it is not set or empty."""
+    value = (os.environ if environment is None else environment).get(secret.env)
+    if not value:
+        raise SecretMissing(
+            f"{place}: the environment variable {secret.env} is not set",
+            f"Set it, for example: export {secret.env}=...",
+            variable=secret.env,
+        )
+    return f"{secret.prefix}{value}{secret.suffix}"
+
+
+@attrs.frozen
+class Redactor:
+    """Replaces known secrets by a mask, in the form that they have and in the form that JSON gives them."""
+
+    _texts: tuple[str, ...]
+    _bytes: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, values: Iterable[str]) -> Redactor:
+        """Knows the values; those of fewer than four characters are left out, because they are found everywhere."""
+        forms = {form for value in values if len(value) >= _LENGTH_MIN for form in (value, json.dumps(value)[1:-1])}
+        texts = tuple(sorted(forms, key=lambda text: (-len(text), text)))
+        return cls(texts, tuple(text.encode("utf-8", "surrogateescape") for text in texts))
+
+    def text(self, text: str) -> str:
+        """The text without any of the secrets."""
+        for secret in self._texts:
+            if secret in text:
+                text = text.replace(secret, MASK)
+        return text
+
+    def bytes(self, data: bytes) -> bytes:
+        """The bytes without any of the secrets; the same object where there is none in them."""
+        for secret in self._bytes:
+            if secret in data:
+                data = data.replace(secret, MASK.encode())
+        return data
+
+    def clean(self, data: bytearray) -> None:
+        """Take the secrets out of the bytes in place."""
+        for secret in self._bytes:
+            if secret in data:
+                data[:] = data.replace(secret, MASK.encode())
+
+
+def environment_redactor() -> Redactor:
+    """Knows the value of every environment variable whose name tells of a key, token, secret or password."""
+    return Redactor.of(value for name, value in os.environ.items() if _TELLING.search(name))
