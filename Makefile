@@ -14,7 +14,8 @@ BENCH_TOOLS := $(VENV)/.bench-installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format soak bench wheel-test acceptance-record docs pins clean
+.PHONY: help demo test check check-lint check-format check-types check-layers format soak bench wheel-test \
+	acceptance-record docs pins clean
 
 help:
 	@echo "make demo               run the example, kill it in the middle, resume it, print the account"
@@ -33,10 +34,19 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(RUN) -m pytest -m "not soak" $(ARGS)
 
-check: $(INSTALLED)
+# Four steps, so that `make --keep-going check` shows the findings of all.
+check: check-lint check-format check-types check-layers
+
+check-lint: $(INSTALLED)
 	$(VENV)/bin/ruff check .
+
+check-format: $(INSTALLED)
 	$(VENV)/bin/ruff format --check .
+
+check-types: $(INSTALLED)
 	$(VENV)/bin/mypy tallystick tests docs
+
+check-layers: $(INSTALLED)
 	$(VENV)/bin/lint-imports
 
 format: $(INSTALLED)
