@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 __all__ = [
     "CANONICAL_VERSION",
+    "NESTING_MAX",
     "JsonValue",
     "canonical_bytes",
     "canonical_text",
@@ -27,8 +28,9 @@ __all__ = [
 ]
 
 CANONICAL_VERSION: Final = 1
+NESTING_MAX: Final = 500  # a number of its own, so that what can be stored does not depend on the caller's stack
 
-JsonValue: TypeAlias = "None | bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue]"
+JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 
 _encode = json.JSONEncoder(
     skipkeys=False, ensure_ascii=True, check_circular=True, allow_nan=False, sort_keys=True, separators=(",", ":")
@@ -38,11 +40,14 @@ _encode = json.JSONEncoder(
 def canonical_text(value: JsonValue) -> str:
     """The canonical form as ASCII text.
 
-    Raises TypeError for what is not JSON (a non-string key included) and ValueError for NaN, infinities, cycles and
-    integers beyond Python's digit limit.
+    Raises TypeError for what is not JSON (a non-string key included) and ValueError for NaN, infinities, cycles,
+    integers beyond Python's digit limit and more than `NESTING_MAX` levels.
     """
-    _refuse_foreign_keys(value)
-    return _encode(value)
+    try:
+        _refuse_foreign_keys(value)
+        return _encode(value)
+    except RecursionError as cause:
+        raise ValueError("nested too deeply") from cause
 
 
 def canonical_bytes(value: JsonValue) -> bytes:
@@ -61,13 +66,16 @@ def digest_of_value(value: JsonValue) -> str:
 
 
 def parse_json(data: bytes | str) -> JsonValue:
-    """Parse JSON strictly: no NaN or Infinity, no duplicate object key; integers of up to the digit limit are exact.
+    """Parse JSON strictly: no NaN or infinity, no duplicate object key; integers of up to the digit limit are exact.
 
     Raises ValueError (json.JSONDecodeError included).
     """
     if isinstance(data, bytes | bytearray):
         data = data.decode("utf-8", "surrogatepass")
-    value: JsonValue = json.loads(data, parse_constant=_refuse_constant, object_pairs_hook=_unique_object)
+    try:
+        value: JsonValue = _decode(data)
+    except RecursionError as cause:
+        raise ValueError("nested too deeply") from cause
     return value
 
 
@@ -100,20 +108,31 @@ def _unique_object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
     return found
 
 
+def _finite(text: str) -> float:
+    # json would read 1e999 as an infinity.
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:40]} is beyond the range of a float")
+    return value
+
+
 def _refuse_foreign_keys(value: object, depth: int = 0) -> None:
     # json.dumps would write 1 and "1" as the same key.
-    if depth > sys.getrecursionlimit() // 2:
+    if depth > NESTING_MAX:
         raise ValueError("nested too deeply")
     if isinstance(value, dict):
         for key, inner in value.items():
             if type(key) is not str:
                 raise TypeError(f"a JSON object key must be a string, not {type(key).__name__}")
-            if type(inner) in _CONTAINERS:
+            if isinstance(inner, _CONTAINERS):
                 _refuse_foreign_keys(inner, depth + 1)
     elif isinstance(value, list | tuple):
         for inner in value:
-            if type(inner) in _CONTAINERS:
+            if isinstance(inner, _CONTAINERS):
                 _refuse_foreign_keys(inner, depth + 1)
 
 
-_CONTAINERS = frozenset({dict, list, tuple})
+_CONTAINERS: Final = (dict, list, tuple)
+_decode: Final = json.JSONDecoder(
+    parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique_object
+).decode

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import weakref
 from typing import Final
 
 from .clocks import Clock, SystemClock
@@ -30,19 +31,37 @@ class IdSource:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._last = 0
-        self._pid = os.getpid()
+        _SOURCES.add(self)
 
     def next(self) -> str:
         """A new id, greater than every one that this source made before."""
         milliseconds = self._clock.now_us() // 1000
         with self._lock:
-            if milliseconds > self._last >> _CHANCE_BITS or self._pid != os.getpid():
-                self._pid = os.getpid()
-                floor = max(milliseconds, self._last >> _CHANCE_BITS)
-                self._last = (floor << _CHANCE_BITS) | secrets.randbits(_CHANCE_BITS - 1)
+            if milliseconds > self._last >> _CHANCE_BITS:
+                self._begin(milliseconds)
             else:
                 self._last += secrets.randbits(_STEP_BITS) + 1
             return _encode(self._last)
+
+    def _begin(self, milliseconds: int) -> None:
+        self._last = (milliseconds << _CHANCE_BITS) | secrets.randbits(_CHANCE_BITS - 1)
+
+    def _after_fork(self) -> None:
+        # Another thread may have held the lock at the fork, and never lets it go in the child. The next millisecond,
+        # with chance of its own, lies above all ids that were made and beside those that the parent will make.
+        self._lock = threading.Lock()
+        self._begin((self._last >> _CHANCE_BITS) + 1)
+
+
+_SOURCES: Final[weakref.WeakSet[IdSource]] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for source in list(_SOURCES):
+        source._after_fork()
+
+
+os.register_at_fork(after_in_child=_renew_all)
 
 
 def _encode(value: int) -> str:
