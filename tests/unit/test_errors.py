@@ -112,7 +112,7 @@ def test_tree_in_the_docstring_is_the_tree_of_the_classes(module: ModuleType) ->
     for name, (parent, builtin, exit_status) in drawn.items():
         error = defined[name] if name in defined else getattr(module, name)
         assert parent is None or error.__bases__[0].__name__ == parent, name
-        assert builtin is None or builtin in {base.__name__ for base in error.__bases__}, name
+        assert builtin is None or builtin in {base.__name__ for base in error.__mro__}, name
         assert exit_status is None or error.exit_status == int(exit_status), name
 
 
