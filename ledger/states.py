@@ -157,7 +157,7 @@ TRANSITIONS: Final[dict[str, dict[str, frozenset[str]]]] = {
         "pending": frozenset({"in_flight", "selected", "unavailable", "cancelled", "parked", "unknown", "failed"}),
         "in_flight": frozenset({"pending", "selected", "failed", "unknown", "unavailable", "parked"}),
         "selected": frozenset(),
-        "failed": frozenset({"pending", "selected"}),
+        "failed": frozenset({"pending"}),
         "unknown": frozenset({"pending", "selected", "failed", "cancelled"}),
         "unavailable": frozenset({"pending", "cancelled"}),
         "cancelled": frozenset({"pending"}),

@@ -1,0 +1,325 @@
+"""The life of an attempt: two commits a call.
+
+`begin` commits claim, attempt, reservation and intent, before anything is sent. `observe`, `refuse`, `fail`, `lose` and
+`keep_late` commit what became of it. Each is one piece of work for the scribe, and each appends one event to the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import bindparam, update
+
+from . import budgets
+from .crashpoints import crashpoint
+from .errors import TransitionRefused
+from .records import Begun, DispatchFacts, DispatchKey, Hold, Intent, Waiting
+from .schema import attempts, calls, dispatches, observations, slots
+from .statements import hot, hot_insert
+from .states import AttemptState, DispatchState, NextStep, SlotState
+from .transaction import Transaction
+
+__all__ = ["begin", "dispatch_again", "fail", "give_back", "keep_late", "lose", "observe", "refuse", "reopen"]
+
+_SLOT = (slots.c.run_key == bindparam("run")) & (slots.c.slot_no == bindparam("slot"))
+_CLAIM = hot(
+    update(slots)
+    .ordered_values(
+        (slots.c.state, bindparam("new")), (slots.c.attempts, slots.c.attempts + bindparam("one"))
+    )
+    .where(_SLOT, slots.c.state == bindparam("old"))
+    .returning(slots.c.attempts),
+    "new", "one", "run", "slot", "old",
+)  # fmt: skip
+_END_SLOT = hot(
+    update(slots)
+    .ordered_values(
+        (slots.c.state, bindparam("new")),
+        (slots.c.selected_attempt, bindparam("selected")),
+        (slots.c.next_step, bindparam("step")),
+        (slots.c.not_before_us, bindparam("not_before")),
+        (slots.c.reason, bindparam("why")),
+        (slots.c.suspect, bindparam("suspicion")),
+    )
+    .where(_SLOT, slots.c.state == bindparam("old"), slots.c.attempts == bindparam("attempt")),
+    "new", "selected", "step", "not_before", "why", "suspicion", "run", "slot", "old", "attempt",
+)  # fmt: skip
+_ADD_ATTEMPT = hot_insert(
+    attempts, "run_key", "slot_no", "attempt_no", "state", "worker_id", "fingerprint", "solitary", "began_us"
+)
+_ATTEMPT = (
+    (attempts.c.run_key == bindparam("run"))
+    & (attempts.c.slot_no == bindparam("slot"))
+    & (attempts.c.attempt_no == bindparam("attempt"))
+    & (attempts.c.state == bindparam("old"))
+)
+_MOVE_ATTEMPT = hot(
+    update(attempts)
+    .ordered_values(
+        (attempts.c.state, bindparam("new")),
+        (attempts.c.ended_us, bindparam("ended")),
+        (attempts.c.reason, bindparam("why")),
+        (attempts.c.message, bindparam("said")),
+    )
+    .where(_ATTEMPT),
+    "new", "ended", "why", "said", "run", "slot", "attempt", "old",
+)  # fmt: skip
+_ADD_CALL = hot_insert(
+    calls,
+    "call_id", "run_key", "owner", "slot_no", "attempt_no", "head", "payload", "payload_digest", "payload_size",
+    "if_unknown", "key_until_us", "fence", "intended_us",
+)  # fmt: skip
+_ADD_DISPATCH = hot_insert(dispatches, "call_id", "dispatch_no", "run_key", "state", "worker_id", "intended_us")
+_END_DISPATCH = hot(
+    update(dispatches)
+    .ordered_values(
+        (dispatches.c.state, bindparam("new")),
+        (dispatches.c.ended_us, bindparam("ended")),
+        (dispatches.c.duration_us, bindparam("took")),
+        (dispatches.c.bytes_sent, bindparam("sent")),
+        (dispatches.c.wire_sends, bindparam("sends")),
+        (dispatches.c.status, bindparam("code")),
+        (dispatches.c.reason, bindparam("why")),
+        (dispatches.c.message, bindparam("said")),
+        (dispatches.c.settled_by, bindparam("by")),
+        (dispatches.c.raw, bindparam("body")),
+        (dispatches.c.raw_cut, bindparam("cut")),
+        (dispatches.c.retry_after_us, bindparam("retry")),
+        (dispatches.c.tokens_in, bindparam("t_in")),
+        (dispatches.c.tokens_out, bindparam("t_out")),
+        (dispatches.c.cost_nanousd, bindparam("cost")),
+        (dispatches.c.usage, bindparam("used")),
+    )
+    .where(
+        (dispatches.c.call_id == bindparam("call"))
+        & (dispatches.c.dispatch_no == bindparam("dispatch"))
+        & (dispatches.c.state == bindparam("old"))
+    ),
+    "new", "ended", "took", "sent", "sends", "code", "why", "said", "by", "body", "cut", "retry", "t_in", "t_out",
+    "cost", "used", "call", "dispatch", "old",
+)  # fmt: skip
+_ADD_OBSERVATION = hot_insert(
+    observations,
+    "run_key", "slot_no", "attempt_no", "call_id", "dispatch_no", "answer", "answer_digest", "evidence", "flags",
+    "source", "observed_us",
+)  # fmt: skip
+
+
+def begin(tx: Transaction, intent: Intent) -> Begun:
+    """Claim the slot, number a new attempt, reserve, and record the intent of its first dispatch.
+
+    Raises TransitionRefused when the slot is not pending and BudgetExhausted when a hold does not fit; then nothing
+    of it stays.
+    """
+    run_key, slot_no, now = intent.run_key, intent.slot_no, tx.now_us
+    claimed = tx.rows(_CLAIM, ("in_flight", 1, run_key, slot_no, "pending"))
+    if not claimed:
+        raise TransitionRefused(f"slot {slot_no} is not pending", "somebody else has claimed it", "slot", "in_flight")
+    attempt_no = claimed[0][0]
+    key = DispatchKey(run_key, slot_no, attempt_no, intent.call_id, 1, intent.holds)
+    budgets.reserve(tx, run_key, intent.holds)
+    execute = tx.execute
+    execute(
+        _ADD_ATTEMPT,
+        (run_key, slot_no, attempt_no, "running", tx.worker_id, intent.fingerprint, int(intent.solitary), now),
+    )
+    execute(
+        _ADD_CALL,
+        (intent.call_id, run_key, "attempt", slot_no, attempt_no, intent.head, intent.payload, intent.payload_digest,
+         intent.payload_size, intent.if_unknown, intent.key_until_us, intent.fence, now),
+    )  # fmt: skip
+    execute(_ADD_DISPATCH, (intent.call_id, 1, run_key, "intended", tx.worker_id, now))
+    budgets.record_reservations(tx, key)
+    tx.event(run_key, "dispatch.intended", {
+        "slot": slot_no, "attempt": attempt_no, "call": intent.call_id, "dispatch": 1,
+        "payload": intent.payload_digest, "held": _amounts(intent.holds),
+    })  # fmt: skip
+    crashpoint("dispatch.intent.inside")
+    return Begun(key, now)
+
+
+def dispatch_again(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...]) -> Begun:
+    """Intend the next dispatch of the same call in the same attempt, after one that was refused."""
+    budgets.reserve(tx, key.run_key, holds)
+    again = DispatchKey(key.run_key, key.slot_no, key.attempt_no, key.call_id, key.dispatch_no + 1, holds)
+    _intend(tx, again)
+    return Begun(again, tx.now_us)
+
+
+def reopen(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...]) -> Begun:
+    """Go on with a slot's newest attempt by sending its call's stored bytes again (``if_unknown = "resend"``)."""
+    tx.move("slot", "in_flight",
+            "UPDATE slots SET state = 'in_flight' WHERE run_key = ? AND slot_no = ? AND state = 'pending'"
+            " AND attempts = ? AND next_step = 'resend'",
+            (key.run_key, key.slot_no, key.attempt_no))  # fmt: skip
+    tx.move("attempt", "running",
+            "UPDATE attempts SET state = 'running', worker_id = ?, ended_us = NULL"
+            " WHERE run_key = ? AND slot_no = ? AND attempt_no = ? AND state = 'unknown'",
+            (tx.worker_id, key.run_key, key.slot_no, key.attempt_no))  # fmt: skip
+    return dispatch_again(tx, key, holds)
+
+
+def observe(
+    tx: Transaction,
+    key: DispatchKey,
+    facts: DispatchFacts,
+    *,
+    answer: str,
+    answer_digest: str,
+    evidence: str = "{}",
+    flags: str = "[]",
+) -> None:
+    """A whole answer in time: settle it, keep the observation, select it. ``answer`` is canonical JSON text."""
+    _end_dispatch(tx, key, facts, DispatchState.INTENDED)
+    budgets.settle(tx, key, facts)
+    _move_attempt(tx, key, AttemptState.OBSERVED, AttemptState.RUNNING, facts)
+    add_observation(tx, key, answer=answer, answer_digest=answer_digest, evidence=evidence, flags=flags, source="wire")
+    _end_slot(tx, key, SlotState.SELECTED, selected=True)
+    _event(tx, key, "attempt.observed", facts, {"answer": answer_digest})
+    crashpoint("dispatch.outcome.inside")
+
+
+def refuse(tx: Transaction, key: DispatchKey, facts: DispatchFacts) -> None:
+    """Proven not to have been done; the attempt goes on, its call may be dispatched again."""
+    _end_dispatch(tx, key, facts, DispatchState.INTENDED)
+    budgets.settle_refused(tx, key, charged=facts.charged)
+    _event(tx, key, "dispatch.refused", facts)
+
+
+def give_back(tx: Transaction, key: DispatchKey, waiting: Waiting, *, reason: str, message: str = "") -> None:
+    """End an attempt of which nothing is unknown; the slot waits again, perhaps not before an instant."""
+    facts = DispatchFacts(DispatchState.REFUSED, reason, message)
+    _move_attempt(tx, key, AttemptState.GIVEN_BACK, AttemptState.RUNNING, facts)
+    _end_slot(tx, key, SlotState.PENDING, waiting=waiting, reason=reason)
+    _event(tx, key, "attempt.given_back", facts, {"not_before": waiting.not_before_us})
+
+
+def fail(tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, waiting: Waiting | None) -> None:
+    """An answer that is an error: settle it; the slot waits for another attempt, or has failed."""
+    _end_dispatch(tx, key, facts, DispatchState.INTENDED)
+    budgets.settle(tx, key, facts)
+    end_failed(tx, key, facts, waiting=waiting)
+
+
+def end_failed(tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, waiting: Waiting | None) -> None:
+    """End a running attempt as failed, its last dispatch being settled already."""
+    _move_attempt(tx, key, AttemptState.FAILED, AttemptState.RUNNING, facts)
+    _end_slot(tx, key, SlotState.PENDING if waiting else SlotState.FAILED, waiting=waiting, reason=facts.reason)
+    _event(tx, key, "attempt.failed", facts, {"again": waiting is not None})
+
+
+def lose(
+    tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, waiting: Waiting | None, suspect: bool = False
+) -> None:
+    """Bytes may have left and no whole answer came: unknown, and its holds stay held.
+
+    ``waiting`` is what `if_unknown` allows to follow; without it the slot itself is unknown until it is settled.
+    """
+    _end_dispatch(tx, key, facts, DispatchState.INTENDED)
+    _move_attempt(tx, key, AttemptState.UNKNOWN, AttemptState.RUNNING, facts)
+    state = SlotState.PENDING if waiting else SlotState.UNKNOWN
+    _end_slot(tx, key, state, waiting=waiting, reason=facts.reason, suspect=suspect)
+    _event(tx, key, "attempt.unknown", facts, {"next": waiting.step if waiting else "decide"})
+
+
+def keep_late(tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, answer: str, answer_digest: str) -> bool:
+    """A whole answer after its attempt had ended: charge its usage and keep it as evidence of that attempt only.
+
+    Returns False, changing nothing, when the outcome was settled otherwise in the meantime.
+    """
+    row = tx.row("SELECT state FROM dispatches WHERE call_id = ? AND dispatch_no = ?", (key.call_id, key.dispatch_no))
+    if row is None or row[0] != DispatchState.UNKNOWN:
+        return False
+    held = DispatchKey(key.run_key, key.slot_no, key.attempt_no, key.call_id, key.dispatch_no,
+                       budgets.holds_of(tx, key.call_id, key.dispatch_no))  # fmt: skip
+    _end_dispatch(tx, held, facts, DispatchState.UNKNOWN)
+    budgets.settle(tx, held, facts)
+    if tx.change(
+        _MOVE_ATTEMPT, ("late", tx.now_us, "late", facts.message, key.run_key, key.slot_no, key.attempt_no, "unknown")
+    ):
+        add_observation(tx, held, answer=answer, answer_digest=answer_digest, source="late")
+        _wait_for_new_attempt(tx, held)
+    _event(tx, held, "dispatch.late", facts, {"answer": answer_digest})
+    return True
+
+
+def add_observation(
+    tx: Transaction,
+    key: DispatchKey,
+    *,
+    answer: str,
+    answer_digest: str,
+    evidence: str = "{}",
+    flags: str = "[]",
+    source: str,
+) -> None:
+    """Keep an answer with its attempt; ``source`` is ``wire``, ``late``, ``query`` or ``operator``."""
+    tx.execute(
+        _ADD_OBSERVATION,
+        (key.run_key, key.slot_no, key.attempt_no, key.call_id, key.dispatch_no, answer, answer_digest, evidence, flags,
+         source, tx.now_us),
+    )  # fmt: skip
+
+
+def _wait_for_new_attempt(tx: Transaction, key: DispatchKey) -> None:
+    # A slot that was to resend or query this very call has nothing left to resend or to ask for.
+    tx.change(
+        "UPDATE slots SET next_step = 'new' WHERE run_key = ? AND slot_no = ? AND state = 'pending' AND attempts = ?"
+        " AND next_step <> 'new'",
+        (key.run_key, key.slot_no, key.attempt_no),
+    )
+
+
+def _intend(tx: Transaction, key: DispatchKey) -> None:
+    tx.execute(_ADD_DISPATCH, (key.call_id, key.dispatch_no, key.run_key, "intended", tx.worker_id, tx.now_us))
+    budgets.record_reservations(tx, key)
+    tx.event(key.run_key, "dispatch.intended", {
+        "slot": key.slot_no, "attempt": key.attempt_no, "call": key.call_id, "dispatch": key.dispatch_no,
+        "held": _amounts(key.holds),
+    })  # fmt: skip
+    crashpoint("dispatch.intent.inside")
+
+
+def _end_dispatch(tx: Transaction, key: DispatchKey, facts: DispatchFacts, old: DispatchState) -> None:
+    tx.move(
+        "dispatch", facts.state, _END_DISPATCH,
+        (facts.state, tx.now_us, facts.duration_us, facts.bytes_sent, facts.wire_sends, facts.status, facts.reason,
+         facts.message, facts.settled_by, facts.raw, int(facts.raw_cut), facts.retry_after_us, facts.tokens_in,
+         facts.tokens_out, facts.cost_nanousd, facts.usage, key.call_id, key.dispatch_no, old),
+    )  # fmt: skip
+
+
+def _move_attempt(
+    tx: Transaction, key: DispatchKey, new: AttemptState, old: AttemptState, facts: DispatchFacts
+) -> None:
+    tx.move("attempt", new, _MOVE_ATTEMPT,
+            (new, tx.now_us, facts.reason, facts.message, key.run_key, key.slot_no, key.attempt_no, old))  # fmt: skip
+
+
+def _end_slot(
+    tx: Transaction,
+    key: DispatchKey,
+    new: SlotState,
+    *,
+    selected: bool = False,
+    waiting: Waiting | None = None,
+    reason: str | None = None,
+    suspect: bool = False,
+) -> None:
+    step, not_before = (waiting.step, waiting.not_before_us) if waiting else (NextStep.NEW, 0)
+    tx.move("slot", new, _END_SLOT,
+            (new, key.attempt_no if selected else None, step, not_before, reason, int(suspect), key.run_key,
+             key.slot_no, "in_flight", key.attempt_no))  # fmt: skip
+
+
+def _event(
+    tx: Transaction, key: DispatchKey, kind: str, facts: DispatchFacts, more: dict[str, str | int] | None = None
+) -> None:
+    tx.event(key.run_key, kind, {
+        "slot": key.slot_no, "attempt": key.attempt_no, "call": key.call_id, "dispatch": key.dispatch_no,
+        "reason": facts.reason, "by": facts.settled_by, **(more or {}),
+    })  # fmt: skip
+
+
+def _amounts(holds: Sequence[Hold]) -> dict[str, int]:
+    return {str(hold.budget_no): hold.amount for hold in holds}

@@ -1,0 +1,175 @@
+"""Budgets: reserved in the transaction that commits the intent, settled in the one that commits the outcome.
+
+A hard budget holds at every instant: settled + held ≤ limit, by a guarded update here and by a CHECK in the database. An
+answer dearer than its bound is kept, the overrun is recorded, and no new dispatch fits.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import bindparam, func, update
+
+from .errors import BudgetExhausted, UsageError
+from .records import DispatchFacts, DispatchKey, Hold
+from .schema import budget_amendments, budgets, reservations
+from .statements import hot, hot_insert
+from .transaction import Transaction
+
+__all__ = [
+    "amend",
+    "holds_of",
+    "record_reservations",
+    "release",
+    "reserve",
+    "settle",
+    "settle_at_bound",
+    "settle_refused",
+]
+
+_KEY = (budgets.c.run_key == bindparam("run")) & (budgets.c.budget_no == bindparam("budget"))
+_RESERVE_HARD = hot(
+    update(budgets)
+    .values(held=budgets.c.held + bindparam("amount"))
+    .where(_KEY, budgets.c.held + budgets.c.settled + bindparam("more") <= budgets.c.limit_amount),
+    "amount", "run", "budget", "more",
+)  # fmt: skip
+_RESERVE_SOFT = hot(
+    update(budgets)
+    .values(held=budgets.c.held + bindparam("amount"))
+    .where(_KEY, budgets.c.held + budgets.c.settled < budgets.c.limit_amount),
+    "amount", "run", "budget",
+)  # fmt: skip
+_ADD_RESERVATION = hot_insert(reservations, "call_id", "dispatch_no", "budget_no", "run_key", "state", "held")
+_AFTER = budgets.c.held - bindparam("held_b") + budgets.c.settled + bindparam("used_b")
+_SETTLE_BUDGET = hot(
+    update(budgets)
+    .ordered_values(
+        (budgets.c.held, budgets.c.held - bindparam("held_a")),
+        (budgets.c.settled, budgets.c.settled + bindparam("used_a")),
+        (budgets.c.overrun, func.max(budgets.c.overrun, _AFTER - budgets.c.limit_amount)),
+        (budgets.c.unknown_uses, budgets.c.unknown_uses + bindparam("unknown")),
+    )
+    .where(_KEY),
+    "held_a", "used_a", "held_b", "used_b", "unknown", "run", "budget",
+)  # fmt: skip
+_SETTLE = hot(
+    update(reservations)
+    .ordered_values((reservations.c.state, bindparam("new")), (reservations.c.settled, bindparam("used")))
+    .where(
+        (reservations.c.call_id == bindparam("call"))
+        & (reservations.c.dispatch_no == bindparam("dispatch"))
+        & (reservations.c.budget_no == bindparam("budget"))
+        & (reservations.c.state == bindparam("old"))
+    ),
+    "new", "used", "call", "dispatch", "budget", "old",
+)  # fmt: skip
+_HOLDS = (
+    "SELECT r.budget_no, b.unit, r.held, b.kind = 'hard' FROM reservations r JOIN budgets b"
+    " ON b.run_key = r.run_key AND b.budget_no = r.budget_no"
+    " WHERE r.call_id = ? AND r.dispatch_no = ? AND r.state = 'held' ORDER BY r.budget_no"
+)
+_NAME = (
+    "SELECT CASE scope WHEN 'run' THEN unit ELSE scope || ' ' || scope_value || ' ' || unit END,"
+    " limit_amount, held, settled FROM budgets WHERE run_key = ? AND budget_no = ?"
+)
+_ADD_AMENDMENT = hot_insert(
+    budget_amendments,
+    "run_key", "budget_no", "amendment_no", "old_limit", "new_limit", "reason", "made_by", "made_us",
+)  # fmt: skip
+
+
+def reserve(tx: Transaction, run_key: int, holds: tuple[Hold, ...]) -> None:
+    """Set the holds aside; raises BudgetExhausted when one does not fit, and then nothing of this work stays."""
+    execute = tx.execute
+    for hold in holds:
+        if hold.hard:
+            fits = execute(_RESERVE_HARD, (hold.amount, run_key, hold.budget_no, hold.amount)).rowcount
+        else:
+            fits = execute(_RESERVE_SOFT, (hold.amount, run_key, hold.budget_no)).rowcount
+        if not fits:
+            raise _exhausted(tx, run_key, hold)
+
+
+def record_reservations(tx: Transaction, key: DispatchKey) -> None:
+    """Write down what `reserve` has set aside, by dispatch; after the dispatch's own row."""
+    for hold in key.holds:
+        tx.execute(_ADD_RESERVATION, (key.call_id, key.dispatch_no, hold.budget_no, key.run_key, "held", hold.amount))
+
+
+def settle(tx: Transaction, key: DispatchKey, facts: DispatchFacts) -> None:
+    """Turn the holds into what was used; where that is not known, into the bound, and counted as unknown."""
+    for hold in key.holds:
+        used = facts.used(hold.unit)
+        _settle_one(tx, key, hold, hold.amount if used is None else used, unknown=used is None)
+
+
+def settle_refused(tx: Transaction, key: DispatchKey, *, charged: bool) -> None:
+    """Nothing was done: only the dispatch itself counts, and that only where something was sent."""
+    for hold in key.holds:
+        if charged and hold.unit == "dispatches":
+            _settle_one(tx, key, hold, 1, unknown=False)
+        else:
+            _release_one(tx, key, hold)
+
+
+def settle_at_bound(tx: Transaction, key: DispatchKey) -> None:
+    """Count the whole bound as spent: an unknown outcome that an operator gave up."""
+    for hold in key.holds:
+        _settle_one(tx, key, hold, hold.amount, unknown=hold.unit != "dispatches")
+
+
+def release(tx: Transaction, key: DispatchKey) -> None:
+    """Give the holds back: proven that nothing was done."""
+    for hold in key.holds:
+        _release_one(tx, key, hold)
+
+
+def holds_of(tx: Transaction, call_id: str, dispatch_no: int) -> tuple[Hold, ...]:
+    """The holds of a dispatch that are still held."""
+    return tuple(
+        Hold(number, unit, held, bool(hard)) for number, unit, held, hard in tx.rows(_HOLDS, (call_id, dispatch_no))
+    )
+
+
+def amend(tx: Transaction, run_key: int, budget_no: int, *, limit: int, reason: str, made_by: str) -> None:
+    """Change a limit and record it; raises UsageError when what is held and settled would not fit."""
+    row = tx.row("SELECT limit_amount, held, settled, kind FROM budgets WHERE run_key = ? AND budget_no = ?",
+                 (run_key, budget_no))  # fmt: skip
+    if row is None:
+        raise UsageError(f"the run has no budget {budget_no}", "list its budgets with `tallystick status`")
+    old, held, settled, kind = row
+    if kind == "hard" and held + settled > limit:
+        raise UsageError(
+            f"a limit of {limit} lies below the {held + settled} that are already settled or held",
+            "name a limit that is at least that",
+        )
+    number = 1 + tx.row("SELECT count(*) FROM budget_amendments WHERE run_key = ? AND budget_no = ?",
+                        (run_key, budget_no))[0]  # fmt: skip
+    tx.change("UPDATE budgets SET limit_amount = ? WHERE run_key = ? AND budget_no = ?", (limit, run_key, budget_no))
+    tx.change(_ADD_AMENDMENT, (run_key, budget_no, number, old, limit, reason, made_by, tx.now_us))
+    tx.event(
+        run_key, "budget.amended", {"budget": budget_no, "old": old, "new": limit, "reason": reason, "by": made_by}
+    )
+
+
+def _settle_one(tx: Transaction, key: DispatchKey, hold: Hold, used: int, *, unknown: bool) -> None:
+    tx.move("reservation", "settled", _SETTLE,
+            ("settled", used, key.call_id, key.dispatch_no, hold.budget_no, "held"))  # fmt: skip
+    tx.execute(_SETTLE_BUDGET, (hold.amount, used, hold.amount, used, int(unknown), key.run_key, hold.budget_no))
+
+
+def _release_one(tx: Transaction, key: DispatchKey, hold: Hold) -> None:
+    tx.move("reservation", "released", _SETTLE,
+            ("released", None, key.call_id, key.dispatch_no, hold.budget_no, "held"))  # fmt: skip
+    tx.execute(_SETTLE_BUDGET, (hold.amount, 0, hold.amount, 0, 0, key.run_key, hold.budget_no))
+
+
+def _exhausted(tx: Transaction, run_key: int, hold: Hold) -> BudgetExhausted:
+    row = tx.row(_NAME, (run_key, hold.budget_no))
+    if row is None:
+        raise UsageError(f"the run has no budget {hold.budget_no}")
+    name, limit, held, settled = row
+    return BudgetExhausted(
+        f"the budget of {name} has no room for {hold.amount} more: limit {limit}, settled {settled}, held {held}",
+        "raise it with `tallystick resume RUN --amend`, or settle unknown outcomes that hold it",
+        str(name),
+    )

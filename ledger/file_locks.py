@@ -1,0 +1,93 @@
+"""POSIX record locks on small files beside the ledger.
+
+A record lock belongs to a process: the kernel frees it within a millisecond of SIGKILL, keeps it through SIGSTOP, and
+a forked child does not inherit it. It is also lost when *any* descriptor of the file is closed in the owning process,
+so each file is opened once a process and stays open while the process may hold its lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+import time
+from pathlib import Path
+from typing import Final
+
+__all__ = ["LockFile", "holder_pid"]
+
+_FLOCK: Final = "hhqqi4x"  # struct flock of Linux on 64 bits: type, whence, start, length, pid
+_DEADLOCK_RETRIES_MAX: Final = 1_000
+_DEADLOCK_PAUSE_SECONDS: Final = 0.001
+
+
+class LockFile:
+    """One lock file, kept open. Not safe for threads by itself: a process counts as one holder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def acquire(self) -> None:
+        """Wait until the lock is ours.
+
+        The kernel looks for deadlocks by process, not by thread, and may report one where two threads wait for two
+        ledgers; that report is not true here, since no thread waits for one lock while it holds a later one.
+        """
+        for _ in range(_DEADLOCK_RETRIES_MAX):
+            try:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+            except OSError as problem:
+                if problem.errno != errno.EDEADLK:
+                    raise
+                time.sleep(_DEADLOCK_PAUSE_SECONDS)
+            else:
+                return
+        raise OSError(errno.EDEADLK, "the lock could not be had", str(self.path))
+
+    def try_acquire(self) -> bool:
+        """Take the lock if it is free."""
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def release(self) -> None:
+        """Give the lock back."""
+        fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+
+    def holder(self) -> int | None:
+        """The pid of another process that holds the lock."""
+        return _ask(self._descriptor)
+
+    def write(self, content: bytes) -> None:
+        """Replace what the file says of its holder."""
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, content, 0)
+
+    def close(self) -> None:
+        """Close the file, which also gives the lock back."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def holder_pid(path: Path) -> int | None:
+    """The pid of the other process that holds the lock of this file, None when nobody does.
+
+    Never call it for a file that this process has open as a `LockFile`: closing the second descriptor would drop the
+    lock. Raises FileNotFoundError.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return _ask(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _ask(descriptor: int) -> int | None:
+    question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
+    return None if kind == fcntl.F_UNLCK else pid

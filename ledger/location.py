@@ -1,0 +1,83 @@
+"""Where a ledger lies, and whether it may lie there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from .errors import LedgerOnNetwork, LedgerReadOnly
+
+__all__ = ["default_path", "filesystem_of", "make_side_folder", "refuse_network", "side_folder"]
+
+_NETWORK: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "virtiofs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs",
+     "ocfs2", "gfs2", "pvfs2", "orangefs", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.glusterfs",
+     "davfs", "fuse.davfs", "ncpfs", "afpfs", "webdav"}
+)  # fmt: skip
+_PROJECT_MARKS: Final = ("pyproject.toml", ".git")
+
+
+def default_path(environment: Mapping[str, str] | None = None, start: Path | None = None) -> Path:
+    """``$TALLYSTICK_LEDGER``, else ``tallystick.db`` beside the nearest ``pyproject.toml`` or ``.git`` upwards, else here."""
+    named = (os.environ if environment is None else environment).get("TALLYSTICK_LEDGER")
+    if named:
+        return Path(named)
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents):
+        if any((folder / mark).exists() for mark in _PROJECT_MARKS):
+            return folder / "tallystick.db"
+    return here / "tallystick.db"
+
+
+def side_folder(path: Path) -> Path:
+    """The folder beside the ledger for its locks, backups and artifact files."""
+    return path.with_name(path.name + ".d")
+
+
+def filesystem_of(path: Path) -> str:
+    """The type of the file system that holds the path (``ext4``, ``nfs4``, …), empty where it cannot be told."""
+    resolved = path.resolve()
+    best, kind = -1, ""
+    for partition in psutil.disk_partitions(all=True):
+        mount = Path(partition.mountpoint)
+        if (resolved == mount or mount in resolved.parents) and len(mount.parts) >= best:
+            best, kind = len(mount.parts), partition.fstype
+    return kind
+
+
+def refuse_network(path: Path) -> None:
+    """Raise LedgerOnNetwork before anything is written to a network file system."""
+    kind = filesystem_of(path.parent)
+    if kind.lower() in _NETWORK or kind.lower().startswith("nfs"):
+        raise LedgerOnNetwork(
+            f"the ledger {path} would lie on a network file system ({kind}), which loses data under several writers",
+            "name a path on a local disk with --ledger or TALLYSTICK_LEDGER, and carry results with snapshots",
+            str(path),
+            kind,
+        )
+
+
+def make_side_folder(path: Path) -> Path:
+    """Create the side folder; raises LedgerReadOnly where that is not allowed."""
+    folder = side_folder(path)
+    try:
+        folder.mkdir(exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except FileNotFoundError as problem:
+        raise LedgerReadOnly(
+            f"the folder {path.parent} of the ledger does not exist", "create it, or name another path with --ledger",
+            str(path),
+        ) from problem  # fmt: skip
+    except OSError as problem:
+        raise LedgerReadOnly(
+            f"the folder of the ledger {path} cannot be written ({problem.strerror})",
+            "make it writable, or name another path with --ledger",
+            str(path),
+        ) from problem
+    return folder

@@ -1,0 +1,123 @@
+"""Finding out what lies at a path, and making it a ledger of the newest schema when that was asked for.
+
+Nothing is changed before the file is known to be a ledger, or known to be absent or empty and meant to be created.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from pathlib import Path
+
+from . import driver, migrate
+from .errors import LedgerMissing, LedgerNewer, LedgerOutdated, LedgerReadOnly, NotALedger
+from .location import make_side_folder, refuse_network, side_folder
+from .schema import SCHEMA_NUMBER
+from .turnstile import Turnstile
+from .workers import WorkerFolder
+
+__all__ = ["Found", "look", "prepare"]
+
+
+class Found(Enum):
+    """What lies at a path."""
+
+    NOTHING = auto()
+    EMPTY = auto()
+    CURRENT = auto()
+    OUTDATED = auto()
+
+
+def look(path: Path) -> Found:
+    """Say what lies there, changing nothing; raises NotALedger, LedgerNewer or LedgerReadOnly."""
+    if not path.exists():
+        return Found.NOTHING
+    if not path.is_file():
+        raise NotALedger(f"{path} is not a file", "name the ledger's file with --ledger", str(path))
+    if path.stat().st_size == 0:
+        return Found.EMPTY
+    try:
+        connection = driver.connect(path)
+    except driver.SqliteError as problem:
+        raise LedgerReadOnly(f"{path} cannot be opened ({problem})", "check its permissions", str(path)) from problem
+    try:
+        return _look_inside(connection, path)
+    except driver.SqliteError as problem:
+        raise _unreadable(path, problem) from problem
+    finally:
+        connection.close()
+
+
+def _look_inside(connection: driver.Connection, path: Path) -> Found:
+    if migrate.is_empty(connection):
+        return Found.EMPTY
+    if not migrate.is_ledger(connection):
+        raise _foreign(path)
+    number = migrate.schema_number(connection)
+    if number > SCHEMA_NUMBER:
+        raise LedgerNewer(
+            f"the ledger {path} has schema {number}, and this version knows schemas up to {SCHEMA_NUMBER}",
+            "use the newer version of tallystick that made it",
+            str(path),
+        )
+    return Found.CURRENT if number == SCHEMA_NUMBER else Found.OUTDATED
+
+
+def prepare(path: Path, *, create: bool, upgrade: bool) -> None:
+    """Make sure that a ledger of the newest schema lies there.
+
+    Raises LedgerMissing when there is none and ``create`` is false, LedgerOutdated when it is old and ``upgrade`` is
+    false, LedgerOnNetwork, LedgerReadOnly, NotALedger and LedgerNewer before anything is changed.
+    """
+    refuse_network(path)
+    found = look(path)
+    _refuse_unasked(path, found, create=create, upgrade=upgrade)
+    if found is Found.CURRENT:
+        return
+    folder = make_side_folder(path)
+    turnstile = Turnstile(folder, remove_stalled=WorkerFolder(folder / "workers").remove_stalled)
+    try:
+        with turnstile:
+            # Somebody else may have created or upgraded it while we stood in line.
+            if look(path) is not Found.CURRENT:
+                migrate.migrate(path, backups=folder / "backups")
+    except driver.SqliteError as problem:
+        raise LedgerReadOnly(
+            f"the ledger {path} cannot be created ({problem})", "check its folder's permissions and space", str(path)
+        ) from problem
+    finally:
+        turnstile.close()
+
+
+def _refuse_unasked(path: Path, found: Found, *, create: bool, upgrade: bool) -> None:
+    if found is Found.NOTHING and not create:
+        raise LedgerMissing(
+            f"there is no ledger at {path}", "start a run, or name another path with --ledger", str(path)
+        )
+    if found is Found.EMPTY and not create:
+        raise LedgerMissing(
+            f"the ledger {path} is empty: its first start was killed",
+            "start a run again, which completes it",
+            str(path),
+        )
+    if found is Found.OUTDATED and not upgrade:
+        raise LedgerOutdated(
+            f"the ledger {path} has an older schema", "run `tallystick ledger upgrade` (it makes a backup first)",
+            str(path),
+        )  # fmt: skip
+
+
+def _foreign(path: Path) -> NotALedger:
+    return NotALedger(
+        f"{path} is not a tallystick ledger", "name another path with --ledger; this file was not changed", str(path)
+    )
+
+
+def _unreadable(path: Path, problem: Exception) -> Exception:
+    text = str(problem).lower()
+    if "not a database" in text or "malformed" in text:
+        return _foreign(path)
+    return LedgerReadOnly(
+        f"the ledger {path} cannot be read ({problem})",
+        f"check the permissions of it and of {side_folder(path).name}",
+        str(path),
+    )

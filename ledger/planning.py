@@ -1,0 +1,235 @@
+"""Writing down a run before anything of it is executed: hidden while its rows arrive, shown by one flip.
+
+Cases stream in; slots are made by the database from cases × variants × repetitions, so a plan of a million slots needs
+little memory. Repetitions are the outermost: a run that is cut short has seen every case before any case twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import attrs
+
+from .canonical import canonical_text, digest_of_value, parse_json
+from .crashpoints import crashpoint
+from .ledger import Ledger
+from .processes import ProcessIdentity
+from .records import BudgetPlan
+from .schema import budgets, cases, evaluation_judges, evaluations, runs, variants
+from .statements import hot_insert
+from .transaction import Transaction
+
+__all__ = ["CasePlan", "JudgePlan", "PlannedRun", "RunPlan", "VariantPlan", "create_run", "discard_half_planned"]
+
+_CASES_PER_BATCH: Final = 2_000
+_SLOTS_PER_BATCH: Final = 20_000
+
+_ADD_RUN = hot_insert(
+    runs, "run_id", "name", "state", "work_order", "work_order_digest", "identity", "identity_digest", "settings",
+    "made_by", "created_us", "forked_from", "forked_at_event",
+)  # fmt: skip
+_ADD_VARIANT = hot_insert(variants, "run_key", "variant_no", "name", "target", "if_unknown")
+_ADD_CASE = hot_insert(cases, "run_key", "case_no", "case_id", "digest", "input", "expected", "metadata")
+_ADD_BUDGET = hot_insert(
+    budgets, "run_key", "budget_no", "scope", "scope_value", "unit", "kind", "limit_amount", "bound_amount"
+)
+_ADD_EVALUATION = hot_insert(
+    evaluations, "run_key", "evaluation_no", "evaluation_id", "name", "document", "document_digest", "created_us"
+)
+_ADD_JUDGE = hot_insert(
+    evaluation_judges, "run_key", "evaluation_no", "judge_no", "name", "kind", "identity", "identity_digest"
+)
+_ADD_SLOTS = (
+    "INSERT INTO slots (run_key, slot_no, state, case_no, variant_no, repetition)"
+    " SELECT c.run_key, ?2 + (c.case_no - 1) * ?3 + v.variant_no, 'pending', c.case_no, v.variant_no, ?4"
+    " FROM cases c CROSS JOIN variants v ON v.run_key = c.run_key"
+    " WHERE c.run_key = ?1 AND c.case_no BETWEEN ?5 AND ?6 ORDER BY c.case_no, v.variant_no"
+)
+
+
+@attrs.frozen
+class CasePlan:
+    """One case as canonical JSON texts; ``expected`` is None where there is none, the text ``null`` where it is null."""
+
+    case_id: str
+    digest: str
+    input: str
+    expected: str | None
+    metadata: str
+
+
+@attrs.frozen
+class VariantPlan:
+    """One variant: its name, the target's table and what may follow an unknown outcome."""
+
+    name: str
+    target: str
+    if_unknown: str
+
+
+@attrs.frozen
+class JudgePlan:
+    """One judge of the run's own evaluation."""
+
+    name: str
+    kind: str
+    identity: str
+
+
+@attrs.frozen
+class RunPlan:
+    """What a run is, as canonical JSON texts; cases come separately."""
+
+    name: str
+    work_order: str
+    work_order_digest: str
+    identity: str
+    settings: str
+    variants: tuple[VariantPlan, ...]
+    repetitions: int
+    budgets: tuple[BudgetPlan, ...] = ()
+    judges: tuple[JudgePlan, ...] = ()
+    forked_from: str | None = None
+    forked_at_event: int | None = None
+
+
+@attrs.frozen
+class PlannedRun:
+    """A run whose whole plan is durable."""
+
+    run_key: int
+    run_id: str
+    planned: int
+
+
+def create_run(ledger: Ledger, plan: RunPlan, rows: Iterable[CasePlan]) -> PlannedRun:
+    """Write the plan in bounded batches and show it. A kill before the flip leaves nothing that anybody sees.
+
+    What ``rows`` raises ends the planning, and what was written of it is removed.
+    """
+    discard_half_planned(ledger)
+    run_key, run_id = ledger.write(lambda tx: _add_head(tx, plan))
+    try:
+        case_count = _add_cases(ledger, run_key, rows)
+        _add_slots(ledger, run_key, plan, case_count)
+    except Exception:
+        if ledger.failure is None:
+            _discard(ledger, run_key)
+        raise
+    planned = case_count * len(plan.variants) * plan.repetitions
+    ledger.write(lambda tx: _show(tx, run_key, run_id, plan, case_count, planned))
+    crashpoint("run.planned")
+    return PlannedRun(run_key, run_id, planned)
+
+
+def discard_half_planned(ledger: Ledger) -> int:
+    """Remove plans that a killed process left half-written; returns how many."""
+    with ledger.reading() as reader:
+        found = reader.rows(
+            "SELECT r.run_key, w.worker_id, w.pid, w.start_ticks, w.boot_id, w.host, w.ended_us FROM runs r"
+            " JOIN workers w ON w.worker_id = r.made_by WHERE r.state = 'planning'"
+        )
+    dead = [
+        run_key
+        for run_key, worker_id, pid, ticks, boot, host, ended in found
+        if ended is not None or ledger.is_dead(worker_id, ProcessIdentity(pid, ticks, boot, host))
+    ]
+    for run_key in dead:
+        _discard(ledger, run_key)
+    return len(dead)
+
+
+def _add_head(tx: Transaction, plan: RunPlan) -> tuple[int, str]:
+    run_id = tx.ids.next()
+    tx.execute(
+        _ADD_RUN,
+        (run_id, plan.name, "planning", plan.work_order, plan.work_order_digest, plan.identity,
+         digest_of_value(parse_json(plan.identity)), plan.settings, tx.worker_id, tx.now_us, plan.forked_from,
+         plan.forked_at_event),
+    )  # fmt: skip
+    run_key: int = tx.row("SELECT run_key FROM runs WHERE run_id = ?", (run_id,))[0]
+    for number, variant in enumerate(plan.variants, start=1):
+        tx.execute(_ADD_VARIANT, (run_key, number, variant.name, variant.target, variant.if_unknown))
+    for budget in plan.budgets:
+        tx.execute(
+            _ADD_BUDGET,
+            (run_key, budget.budget_no, budget.scope, budget.scope_value, budget.unit, budget.kind,
+             budget.limit_amount, budget.bound_amount),
+        )  # fmt: skip
+    if plan.judges:
+        _add_evaluation(tx, run_key, plan)
+    return run_key, run_id
+
+
+def _add_evaluation(tx: Transaction, run_key: int, plan: RunPlan) -> None:
+    document = [
+        {"name": judge.name, "kind": judge.kind, "identity": parse_json(judge.identity)} for judge in plan.judges
+    ]
+    tx.execute(
+        _ADD_EVALUATION,
+        (run_key, 1, tx.ids.next(), "inline", canonical_text(document), digest_of_value(document), tx.now_us),
+    )
+    for number, judge in enumerate(plan.judges, start=1):
+        digest = digest_of_value(parse_json(judge.identity))
+        tx.execute(_ADD_JUDGE, (run_key, 1, number, judge.name, judge.kind, judge.identity, digest))
+
+
+def _add_cases(ledger: Ledger, run_key: int, rows: Iterable[CasePlan]) -> int:
+    count = 0
+    for batch in _batches(rows, _CASES_PER_BATCH):
+        values = [
+            (run_key, number, row.case_id, row.digest, row.input, row.expected, row.metadata)
+            for number, row in enumerate(batch, start=count + 1)
+        ]
+        ledger.write(lambda tx, values=values: tx.cursor.executemany(_ADD_CASE, values))  # type: ignore[misc]
+        count += len(batch)
+        crashpoint("run.planning.batch")
+    return count
+
+
+def _add_slots(ledger: Ledger, run_key: int, plan: RunPlan, case_count: int) -> None:
+    width = len(plan.variants)
+    step = max(1, _SLOTS_PER_BATCH // width)
+    for repetition in range(1, plan.repetitions + 1):
+        base = (repetition - 1) * case_count * width
+        for first in range(1, case_count + 1, step):
+            values = (run_key, base, width, repetition, first, min(first + step - 1, case_count))
+            ledger.write(lambda tx, values=values: tx.change(_ADD_SLOTS, values))  # type: ignore[misc]
+            crashpoint("run.planning.batch")
+
+
+def _show(tx: Transaction, run_key: int, run_id: str, plan: RunPlan, case_count: int, planned: int) -> None:
+    found = tx.row("SELECT count(*) FROM slots WHERE run_key = ?", (run_key,))[0]
+    if found != planned:
+        raise RuntimeError(f"run {run_id} has {found} slots and was planned with {planned}")
+    tx.move("run", "open", "UPDATE runs SET state = 'open', planned = ? WHERE run_key = ? AND state = 'planning'",
+            (planned, run_key))  # fmt: skip
+    tx.event(run_key, "run.planned", {
+        "run": run_id, "name": plan.name, "cases": case_count, "variants": [variant.name for variant in plan.variants],
+        "repetitions": plan.repetitions, "planned": planned, "identity": digest_of_value(parse_json(plan.identity)),
+        "work_order": plan.work_order_digest,
+    })  # fmt: skip
+
+
+def _discard(ledger: Ledger, run_key: int) -> None:
+    for table, key in (("slots", "slot_no"), ("cases", "case_no")):
+        while ledger.write(lambda tx, table=table, key=key: tx.change(  # type: ignore[misc]
+            f"DELETE FROM {table} WHERE run_key = ? AND {key} IN"
+            f" (SELECT {key} FROM {table} WHERE run_key = ? LIMIT {_SLOTS_PER_BATCH})", (run_key, run_key)
+        )):  # fmt: skip
+            pass
+    ledger.write(lambda tx: _discard_head(tx, run_key))
+
+
+def _discard_head(tx: Transaction, run_key: int) -> None:
+    for table in ("evaluation_judges", "evaluations", "budgets", "variants"):
+        tx.change(f"DELETE FROM {table} WHERE run_key = ?", (run_key,))
+    tx.change("DELETE FROM runs WHERE run_key = ? AND state = 'planning'", (run_key,))
+
+
+def _batches(rows: Iterable[CasePlan], size: int) -> Iterator[list[CasePlan]]:
+    source = iter(rows)
+    while batch := list(itertools.islice(source, size)):
+        yield batch

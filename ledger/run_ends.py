@@ -1,0 +1,95 @@
+"""Asking a run to stop, ending it, giving it up, and opening ended slots again."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .errors import RunNotResumable, UsageError
+from .transaction import Transaction
+
+__all__ = ["RETRIABLE", "abandon_run", "ask_to_stop", "finish_run", "mark_unavailable", "retry"]
+
+RETRIABLE: Final = ("failed", "unavailable", "parked", "cancelled")
+_CHUNK: Final = 20_000
+
+
+def ask_to_stop(tx: Transaction, run_key: int, *, reason: str) -> None:
+    """Ask the run's coordinator, wherever it is, to stop as after a first Ctrl-C."""
+    tx.change("UPDATE runs SET stop_asked_us = ?, stop_reason = ? WHERE run_key = ? AND state = 'open'",
+              (tx.now_us, reason, run_key))  # fmt: skip
+    tx.event(run_key, "run.stop_asked", {"reason": reason})
+
+
+def finish_run(tx: Transaction, run_key: int) -> bool:
+    """End the run if no slot waits or is in flight; says whether it is ended."""
+    left = tx.row(
+        "SELECT EXISTS (SELECT 1 FROM slots WHERE run_key = ? AND state = 'pending')"
+        " OR EXISTS (SELECT 1 FROM slots WHERE run_key = ? AND state = 'in_flight')",
+        (run_key, run_key),
+    )[0]
+    if left:
+        return False
+    if tx.change("UPDATE runs SET state = 'finished', ended_us = ? WHERE run_key = ? AND state = 'open'",
+                 (tx.now_us, run_key)):  # fmt: skip
+        tx.change("UPDATE evaluations SET ended_us = ? WHERE run_key = ? AND evaluation_no = 1", (tx.now_us, run_key))
+        tx.event(run_key, "run.finished", {})
+    return True
+
+
+def mark_unavailable(tx: Transaction, run_key: int, *, reason: str, variant_no: int | None = None) -> int:
+    """Say of up to some thousand waiting slots that they could not be attempted; returns how many, 0 at the end."""
+    which = "" if variant_no is None else f" AND variant_no = {int(variant_no)}"
+    count = tx.change(
+        "UPDATE slots SET state = 'unavailable', reason = ? WHERE run_key = ? AND slot_no IN (SELECT slot_no FROM slots"
+        f" WHERE run_key = ? AND state = 'pending'{which} LIMIT {_CHUNK})",
+        (reason, run_key, run_key),
+    )
+    if count:
+        tx.event(run_key, "slots.unavailable", {"count": count, "reason": reason, "variant": variant_no})
+    return count
+
+
+def abandon_run(tx: Transaction, run_key: int, *, reason: str, made_by: str) -> int:
+    """Give up what has not begun; the run is cancelled. Raises RunNotResumable while something is in flight."""
+    state, in_flight = tx.row(
+        "SELECT state, EXISTS (SELECT 1 FROM slots WHERE run_key = runs.run_key AND slots.state = 'in_flight')"
+        " FROM runs WHERE run_key = ?",
+        (run_key,),
+    )
+    if in_flight or state not in ("open", "finished"):
+        raise RunNotResumable(
+            f"the run is {state} and {'has slots in flight' if in_flight else 'cannot be given up'}",
+            "stop its coordinator first (`tallystick cancel`), or resume it once so that what is in flight is settled",
+        )
+    count = tx.change(
+        "UPDATE slots SET state = 'cancelled', reason = 'given_up', next_step = 'new' WHERE run_key = ? AND state = 'pending'",
+        (run_key,),
+    )
+    # A run whose every slot had ended has nothing to give up.
+    tx.change("UPDATE runs SET state = 'cancelled', ended_us = ? WHERE run_key = ? AND state = 'open'",
+              (tx.now_us, run_key))  # fmt: skip
+    tx.event(run_key, "run.cancelled", {"count": count, "reason": reason, "by": made_by})
+    return count
+
+
+def retry(tx: Transaction, run_key: int, *, state: str, reason: str | None) -> int:
+    """Let ended slots wait again (``state`` one of RETRIABLE, all or those with that reason); returns how many.
+
+    Raises UsageError for another state: an unknown outcome is settled, never just tried again.
+    """
+    if state not in RETRIABLE:
+        raise UsageError(
+            f"slots that are {state} cannot be retried",
+            f"name one of {', '.join(RETRIABLE)}; unknown outcomes are settled with `tallystick reconcile`",
+        )
+    which, values = ("", ()) if reason is None else (" AND reason = ?", (reason,))
+    count = tx.change(
+        "UPDATE slots SET state = 'pending', reason = NULL, next_step = 'new', not_before_us = 0, suspect = 0,"
+        f" solitary_deaths = 0 WHERE run_key = ? AND state = ?{which}",
+        (run_key, state, *values),
+    )
+    if count:
+        tx.change("UPDATE runs SET state = 'open', ended_us = NULL WHERE run_key = ? AND state IN ('finished', 'cancelled')",
+                  (run_key,))  # fmt: skip
+        tx.event(run_key, "slots.retried", {"count": count, "state": state, "reason": reason})
+    return count

@@ -1,0 +1,194 @@
+"""Read models of whole runs: finding one, its counts, its budgets, what it cost. Pure; one row class a question."""
+
+from __future__ import annotations
+
+import attrs
+
+from .errors import RunAmbiguous, RunNotFound
+from .ledger import Reader
+from .records import BudgetPlan
+from .states import SlotState
+
+__all__ = [
+    "BudgetState",
+    "RunRow",
+    "Totals",
+    "VariantRow",
+    "budgets_of",
+    "find_run",
+    "list_runs",
+    "newest_unfinished",
+    "run_by_digest",
+    "slot_counts",
+    "slot_reasons",
+    "totals_of",
+    "variants_of",
+]
+
+_RUN = (
+    "SELECT run_key, run_id, name, state, work_order, work_order_digest, identity, settings, planned, created_us,"
+    " started_us, ended_us, active_us, stop_asked_us, custody, custody_epoch, forked_from FROM runs"
+)
+_VISIBLE = "state NOT IN ('planning', 'importing')"
+
+
+@attrs.frozen
+class RunRow:
+    """A run; documents are canonical JSON texts, instants microseconds since the epoch."""
+
+    run_key: int
+    run_id: str
+    name: str
+    state: str
+    work_order: str
+    work_order_digest: str
+    identity: str
+    settings: str
+    planned: int
+    created_us: int
+    started_us: int | None
+    ended_us: int | None
+    active_us: int
+    stop_asked_us: int | None
+    custody: str
+    custody_epoch: int
+    forked_from: str | None
+
+
+@attrs.frozen
+class VariantRow:
+    """One side of the comparison."""
+
+    variant_no: int
+    name: str
+    target: str
+    if_unknown: str
+
+
+@attrs.frozen
+class BudgetState:
+    """A budget now. ``settled`` is a lower bound where ``unknown_uses`` is not 0."""
+
+    plan: BudgetPlan
+    held: int
+    settled: int
+    overrun: int
+    unknown_uses: int
+
+    @property
+    def left(self) -> int:
+        """What a new hard reservation may still take."""
+        return max(0, self.plan.limit_amount - self.held - self.settled)
+
+
+@attrs.frozen
+class Totals:
+    """What was sent and what is known of it. ``wasted`` counts dispatches that gave no selected observation."""
+
+    attempts: int
+    calls: int
+    dispatches: int
+    by_state: dict[str, int]
+    tokens_in: int | None
+    tokens_out: int | None
+    cost_nanousd: int | None
+    unpriced: int
+    wasted: int
+
+
+def find_run(reader: Reader, text: str) -> RunRow:
+    """The run with that id, unambiguous id prefix, or name (the newest of that name).
+
+    Raises RunNotFound and RunAmbiguous.
+    """
+    rows = reader.rows(
+        f"{_RUN} WHERE {_VISIBLE} AND run_id >= ? AND run_id < ? ORDER BY run_id LIMIT 2", (text, text + "~")
+    )
+    exact = [row for row in rows if row[1] == text]
+    if exact or len(rows) == 1:
+        return RunRow(*(exact or rows)[0])
+    if rows:
+        raise RunAmbiguous(f"several runs begin with {text}", "name more of the id; `tallystick runs` lists them", text)
+    named = reader.row(f"{_RUN} WHERE {_VISIBLE} AND name = ? ORDER BY run_key DESC LIMIT 1", (text,))
+    if named is None:
+        raise RunNotFound(f"there is no run {text}", "list them with `tallystick runs`", text)
+    return RunRow(*named)
+
+
+def list_runs(reader: Reader, *, limit: int = 100) -> list[RunRow]:
+    """The newest runs first."""
+    return [RunRow(*row) for row in reader.rows(f"{_RUN} WHERE {_VISIBLE} ORDER BY run_key DESC LIMIT ?", (limit,))]
+
+
+def newest_unfinished(reader: Reader) -> RunRow | None:
+    """The newest run that may go on."""
+    row = reader.row(f"{_RUN} WHERE state = 'open' ORDER BY run_key DESC LIMIT 1")
+    return None if row is None else RunRow(*row)
+
+
+def run_by_digest(reader: Reader, work_order_digest: str) -> RunRow | None:
+    """The newest run of that very work order that was not cancelled or moved away."""
+    row = reader.row(
+        f"{_RUN} WHERE work_order_digest = ? AND state IN ('open', 'finished') ORDER BY run_key DESC LIMIT 1",
+        (work_order_digest,),
+    )
+    return None if row is None else RunRow(*row)
+
+
+def variants_of(reader: Reader, run_key: int) -> list[VariantRow]:
+    """The run's variants in their order."""
+    return [
+        VariantRow(*row)
+        for row in reader.rows(
+            "SELECT variant_no, name, target, if_unknown FROM variants WHERE run_key = ? ORDER BY variant_no",
+            (run_key,),
+        )
+    ]
+
+
+def slot_counts(reader: Reader, run_key: int) -> dict[SlotState, int]:
+    """How many of the planned slots are in each state; the sum is the population."""
+    counts = dict.fromkeys(SlotState, 0)
+    for state, count in reader.rows("SELECT state, count(*) FROM slots WHERE run_key = ? GROUP BY state", (run_key,)):
+        counts[SlotState(state)] = count
+    return counts
+
+
+def slot_reasons(reader: Reader, run_key: int) -> list[tuple[str, str, int]]:
+    """``(state, reason, count)`` of every slot that ended without an observation."""
+    return [
+        (state, reason or "", count)
+        for state, reason, count in reader.rows(
+            "SELECT state, reason, count(*) FROM slots WHERE run_key = ?"
+            " AND state NOT IN ('pending', 'in_flight', 'selected') GROUP BY state, reason ORDER BY state, reason",
+            (run_key,),
+        )
+    ]
+
+
+def budgets_of(reader: Reader, run_key: int) -> list[BudgetState]:
+    """The run's budgets and what they hold."""
+    return [
+        BudgetState(BudgetPlan(*row[:7]), *row[7:])
+        for row in reader.rows(
+            "SELECT budget_no, scope, scope_value, unit, kind, limit_amount, bound_amount, held, settled, overrun,"
+            " unknown_uses FROM budgets WHERE run_key = ? ORDER BY budget_no",
+            (run_key,),
+        )
+    ]
+
+
+def totals_of(reader: Reader, run_key: int) -> Totals:
+    """Everything that was sent for the run, in all its sessions."""
+    by_state = dict(reader.rows("SELECT state, count(*) FROM dispatches WHERE run_key = ? GROUP BY state", (run_key,)))
+    attempts = reader.row("SELECT coalesce(sum(attempts), 0) FROM slots WHERE run_key = ?", (run_key,))[0]
+    calls = reader.row("SELECT count(*) FROM calls WHERE run_key = ?", (run_key,))[0]
+    tokens_in, tokens_out, cost, unpriced = reader.row(
+        "SELECT sum(tokens_in), sum(tokens_out), sum(cost_nanousd),"
+        " count(*) FILTER (WHERE cost_nanousd IS NULL AND state NOT IN ('refused', 'intended'))"
+        " FROM dispatches WHERE run_key = ?",
+        (run_key,),
+    )
+    selected = reader.row("SELECT count(*) FROM slots WHERE run_key = ? AND state = 'selected'", (run_key,))[0]
+    sent = sum(by_state.values())
+    return Totals(attempts, calls, sent, by_state, tokens_in, tokens_out, cost, unpriced, sent - selected)

@@ -1,0 +1,316 @@
+"""The one thread of a process that writes: group commit.
+
+It takes pieces of work from a bounded queue, runs each in a savepoint of its own, commits all that were waiting in one
+durable commit, and only then tells each caller. There is no timer: a batch is what arrived while the last commit was
+syncing.
+
+What a caller is told:
+
+* its result, once the commit that holds it is durable;
+* its own exception, when its work raised and the transaction survived (its savepoint is rolled back, the others stay);
+* `LedgerFailed`, when the whole batch is known not to be committed (disk full, I/O error);
+* `CommitUnknown`, when COMMIT failed and what became of it could not be read.
+
+After a failed commit the scribe takes no more work: every later caller gets `LedgerClosed`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final, Protocol, TypeVar, cast
+
+from .crashpoints import crashpoint
+from .driver import Connection, SqliteError
+from .errors import CommitUnknown, LedgerClosed, LedgerError, LedgerFailed, LedgerForked
+from .transaction import Transaction
+
+__all__ = ["BATCH_MAX", "QUEUE_MAX", "Scribe", "WriterDesk"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Work = Callable[[Transaction], T]
+
+BATCH_MAX: Final = 1_024
+QUEUE_MAX: Final = 8_192
+_ROOM_PAUSE_SECONDS: Final = 0.002
+_STOP: Final = object()
+
+
+class WriterDesk(Protocol):
+    """What the scribe needs of the store: the turnstile, a connection, and a way to look again."""
+
+    def begin(self) -> Transaction:
+        """Pass the turnstile and open the one write transaction."""
+
+    def connection(self) -> Connection:
+        """The connection of the open transaction."""
+
+    def mark(self, transaction: Transaction) -> int:
+        """Write this batch's number into the transaction, so that it can be looked for later."""
+
+    def committed(self) -> None:
+        """After a durable commit, still inside the turnstile."""
+
+    def leave(self) -> None:
+        """Leave the turnstile, with a rollback if a transaction is still open."""
+
+    def look_again(self, number: int) -> bool:
+        """After a failed COMMIT: reopen, commit a marker, and say whether that batch is durable."""
+
+
+class _Item:
+    """One piece of work on its way; exactly one of result and error is set when it is done."""
+
+    __slots__ = ("done", "error", "future", "loop", "result", "waiter", "work")
+
+    def __init__(self, work: Work[Any], loop: asyncio.AbstractEventLoop | None) -> None:
+        self.work = work
+        self.loop = loop
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.done = False
+        self.future: Future[None] | None = None if loop else Future()
+        self.waiter: asyncio.Future[None] | None = loop.create_future() if loop else None
+
+    def outcome(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class Scribe:
+    """Runs work in batches. Safe for threads and for any number of event loops; not for a forked child."""
+
+    def __init__(self, desk: WriterDesk) -> None:
+        self._desk = desk
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._pid = os.getpid()
+        self._failure: LedgerError | None = None
+        self._closed = False
+        self._gate = threading.Lock()
+        self._thread = threading.Thread(target=self._serve, name="tallystick-scribe", daemon=True)
+        self._thread.start()
+
+    @property
+    def failure(self) -> LedgerError | None:
+        """What closed the scribe, None while it works."""
+        return self._failure
+
+    def run(self, work: Work[T]) -> T:
+        """Run the work and return its result once it is durable. Blocks; not for an event loop's thread."""
+        item = _Item(work, None)
+        self._put(item)
+        cast("Future[None]", item.future).result()
+        return cast("T", item.outcome())
+
+    async def run_async(self, work: Work[T], *, undo: Callable[[Transaction, T], object] | None = None) -> T:
+        """The same for an event loop.
+
+        A cancelled await does not orphan what it asked for: the outcome is waited for, what was committed is
+        compensated by ``undo`` in a transaction of its own, and then the cancellation goes on.
+        """
+        while self._queue.qsize() >= QUEUE_MAX:
+            await asyncio.sleep(_ROOM_PAUSE_SECONDS)
+        item = _Item(work, asyncio.get_running_loop())
+        self._put(item)
+        try:
+            await cast("asyncio.Future[None]", item.waiter)
+        except asyncio.CancelledError:
+            await self._after_cancel(item, undo)
+            raise
+        return cast("T", item.outcome())
+
+    def close(self) -> None:
+        """Commit what is queued and end the thread; idempotent."""
+        with self._gate:
+            already, self._closed = self._closed, True
+            if not already:
+                self._queue.put(_STOP)
+        if os.getpid() == self._pid and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    async def _after_cancel(self, item: _Item, undo: Callable[[Transaction, Any], object] | None) -> None:
+        loop = asyncio.get_running_loop()
+        while not item.done:
+            item.waiter = loop.create_future()
+            try:
+                await item.waiter
+            except asyncio.CancelledError:
+                continue  # the commit is on its way and bounded by the disk
+        if item.error is None and undo is not None:
+            result = item.result
+            await asyncio.shield(asyncio.ensure_future(self.run_async(lambda tx: undo(tx, result))))
+
+    def _put(self, item: _Item) -> None:
+        if os.getpid() != self._pid:
+            raise LedgerForked(
+                "a forked child used the ledger of its parent", "open the ledger again in the child process"
+            )
+        with self._gate:
+            if self._closed or self._failure is not None:
+                raise self._closed_error()
+            self._queue.put(item)
+
+    def _closed_error(self) -> LedgerError:
+        if self._failure is None:
+            return LedgerClosed("the ledger is closed", "open it again")
+        closed = LedgerClosed(f"the ledger was closed by a failure: {self._failure.what}", self._failure.remedy)
+        closed.__cause__ = self._failure
+        return closed
+
+    def _serve(self) -> None:
+        while True:
+            batch, stop = self._collect()
+            if batch:
+                self._write(batch)
+                _tell(batch)
+            if stop:
+                return
+
+    def _collect(self) -> tuple[list[_Item], bool]:
+        first = self._queue.get()
+        batch: list[_Item] = []
+        while True:
+            if first is _STOP:
+                return batch, True
+            batch.append(first)
+            if len(batch) >= BATCH_MAX:
+                return batch, False
+            try:
+                first = self._queue.get_nowait()
+            except queue.Empty:
+                return batch, False
+
+    def _write(self, batch: list[_Item]) -> None:
+        if self._failure is not None:
+            _fail_all(batch, self._closed_error())
+            return
+        try:
+            transaction = self._desk.begin()
+        except BaseException as problem:
+            self._desk.leave()
+            _fail_all(batch, _as_failure(problem, "no write transaction could be opened"))
+            return
+        try:
+            self._write_inside(transaction, batch)
+        finally:
+            self._desk.leave()
+
+    def _write_inside(self, transaction: Transaction, batch: list[_Item]) -> None:
+        try:
+            for item in batch:
+                self._run_one(transaction, item)
+            number = self._desk.mark(transaction)
+            crashpoint("scribe.commit.before")
+        except BaseException as problem:
+            self._stop_working(batch, _as_failure(problem, "a batch was lost before its commit"))
+            return
+        try:
+            transaction.execute("COMMIT")
+        except BaseException as problem:
+            self._commit_failed(batch, number, problem)
+            return
+        crashpoint("scribe.commit.after")
+        try:
+            self._desk.committed()
+        except BaseException as problem:
+            # The batch is durable; its callers are told so. Nothing more is written.
+            self._failure = _as_failure(problem, "a checkpoint failed")
+
+    def _run_one(self, transaction: Transaction, item: _Item) -> None:
+        execute = transaction.execute
+        execute("SAVEPOINT work")
+        try:
+            item.result = item.work(transaction)
+        except BaseException as problem:
+            # A full disk or an I/O error rolls back everything, not just the savepoint.
+            if not self._desk.connection().in_transaction:
+                raise
+            item.error = problem
+            transaction.forget_heads()
+            execute("ROLLBACK TO work")
+        execute("RELEASE work")
+
+    def _commit_failed(self, batch: list[_Item], number: int, problem: BaseException) -> None:
+        failure = _as_failure(problem, "a commit failed")
+        try:
+            durable = self._desk.look_again(number)
+        except BaseException as second:
+            unknown = CommitUnknown(
+                f"a commit failed ({_first_line(problem)}), and whether it is durable could not be read "
+                f"({_first_line(second)})",
+                "mend the disk, then resume: what was asked is looked for again",
+            )
+            unknown.__cause__ = problem
+            self._stop_working(batch, unknown)
+            return
+        if durable:
+            self._failure = failure
+            logger.error("a failed commit was durable", extra={"event": "scribe.commit_durable", "batch": number})
+        else:
+            self._stop_working(batch, failure)
+
+    def _stop_working(self, batch: list[_Item], failure: LedgerError) -> None:
+        self._failure = failure
+        logger.error("the scribe stops", extra={"event": "scribe.stopped", "code": failure.code})
+        _fail_all(batch, failure)
+
+
+def _fail_all(batch: list[_Item], failure: LedgerError) -> None:
+    for item in batch:
+        if item.error is None:
+            item.error, item.result = failure, None
+
+
+def _tell(batch: list[_Item]) -> None:
+    """Wake every caller; one call into each event loop, whatever the size of the batch."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Item]] = {}
+    for item in batch:
+        if item.loop is not None:
+            by_loop.setdefault(item.loop, []).append(item)
+        else:
+            item.done = True
+            cast("Future[None]", item.future).set_result(None)
+    for loop, items in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_wake, items)
+        except RuntimeError:
+            logger.warning("a caller's loop is closed", extra={"event": "scribe.loop_closed", "count": len(items)})
+
+
+def _wake(items: list[_Item]) -> None:
+    for item in items:
+        item.done = True
+        waiter = cast("asyncio.Future[None]", item.waiter)
+        if not waiter.done():
+            waiter.set_result(None)
+
+
+def _as_failure(problem: BaseException, what: str) -> LedgerError:
+    if isinstance(problem, LedgerError):
+        return problem
+    failure = LedgerFailed(f"{what}: {_first_line(problem)}", _remedy(problem))
+    failure.__cause__ = problem
+    return failure
+
+
+def _remedy(problem: BaseException) -> str:
+    text = str(problem).lower()
+    if "full" in text:
+        return "free space on the ledger's disk, then resume"
+    if "locked" in text or "busy" in text:
+        return "end the program that holds the ledger's file open for writing, then resume"
+    if isinstance(problem, SqliteError):
+        return "look after the ledger's disk, run `tallystick ledger check`, then resume"
+    return "run `tallystick ledger check`, then resume"
+
+
+def _first_line(problem: BaseException) -> str:
+    return (str(problem) or type(problem).__name__).splitlines()[0]

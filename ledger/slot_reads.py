@@ -1,0 +1,374 @@
+"""Read models of slots, attempts and calls: what waits, what is unknown, the page of one case, the scores."""
+
+from __future__ import annotations
+
+import attrs
+
+from .ledger import Reader
+from .records import PendingSlot
+from .states import NextStep
+
+__all__ = [
+    "AttemptPage",
+    "CallToRepeat",
+    "CasePage",
+    "DispatchPage",
+    "Score",
+    "Unjudged",
+    "Unknown",
+    "call_to_repeat",
+    "case_page",
+    "next_not_before",
+    "pending_slots",
+    "scores_of",
+    "suspect_slots",
+    "unjudged",
+    "unknown_outcomes",
+]
+
+_PENDING = (
+    "SELECT s.slot_no, s.variant_no, s.repetition, c.case_id, c.input, c.expected, c.metadata, s.attempts, s.next_step,"
+    " s.not_before_us FROM slots s JOIN cases c ON c.run_key = s.run_key AND c.case_no = s.case_no"
+)
+
+
+def pending_slots(
+    reader: Reader, run_key: int, *, after: tuple[int, int], now_us: int, limit: int
+) -> list[PendingSlot]:
+    """The next slots that may be claimed now, in the order ``(not_before_us, slot_no)``, beyond ``after``."""
+    return _slots(
+        reader.rows(
+            f"{_PENDING} WHERE s.run_key = ? AND s.state = 'pending' AND s.suspect = 0"
+            " AND (s.not_before_us, s.slot_no) > (?, ?) AND s.not_before_us <= ?"
+            " ORDER BY s.not_before_us, s.slot_no LIMIT ?",
+            (run_key, *after, now_us, limit),
+        )
+    )
+
+
+def suspect_slots(reader: Reader, run_key: int, *, limit: int) -> list[PendingSlot]:
+    """Slots that were in flight when a coordinator died, the least blamed first."""
+    return _slots(
+        reader.rows(
+            f"{_PENDING} WHERE s.run_key = ? AND s.suspect = 1 AND s.state = 'pending'"
+            " ORDER BY s.solitary_deaths, s.slot_no LIMIT ?",
+            (run_key, limit),
+        )
+    )
+
+
+def next_not_before(reader: Reader, run_key: int) -> int | None:
+    """The earliest instant at which a waiting slot may be claimed; 0 is now, None: nothing waits."""
+    row = reader.row("SELECT min(not_before_us) FROM slots WHERE run_key = ? AND state = 'pending'", (run_key,))
+    found: int | None = row[0]
+    return found
+
+
+@attrs.frozen
+class CallToRepeat:
+    """The newest call of a slot that is to be resent or asked for."""
+
+    call_id: str
+    attempt_no: int
+    dispatch_no: int
+    dispatches: int
+    payload: bytes | None
+    head: str
+    payload_digest: str
+    key_until_us: int | None
+
+
+def call_to_repeat(reader: Reader, run_key: int, slot_no: int, attempt_no: int) -> CallToRepeat | None:
+    """The newest call of that attempt with its stored bytes."""
+    row = reader.row(
+        "SELECT c.call_id, c.attempt_no, max(d.dispatch_no), count(*), c.payload, c.head, c.payload_digest, c.key_until_us"
+        " FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
+        " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? AND c.owner = 'attempt'"
+        " GROUP BY c.call_id ORDER BY c.position DESC LIMIT 1",
+        (run_key, slot_no, attempt_no),
+    )
+    return None if row is None else CallToRepeat(*row)
+
+
+@attrs.frozen
+class Unknown:
+    """One unknown outcome with its evidence; ``is_newest`` says whether settling it can select its slot."""
+
+    call_id: str
+    dispatch_no: int
+    slot_no: int
+    attempt_no: int
+    case_id: str
+    variant: str
+    repetition: int
+    slot_state: str
+    is_newest: bool
+    if_unknown: str
+    intended_us: int
+    ended_us: int | None
+    bytes_sent: int | None
+    reason: str
+    message: str
+    payload: bytes | None
+    payload_digest: str
+    head: str
+    raw: bytes | None
+    held: dict[str, int]
+
+
+def unknown_outcomes(
+    reader: Reader,
+    run_key: int,
+    *,
+    call_id: str | None = None,
+    case_id: str | None = None,
+    variant: str | None = None,
+    reason: str | None = None,
+    limit: int = -1,
+) -> list[Unknown]:
+    """Every unknown outcome of the run that fits the filters, the oldest first; ``call_id`` may be a prefix."""
+    filters, values = "", []
+    for column, value in (("c2.case_id", case_id), ("v.name", variant), ("d.reason", reason)):
+        if value is not None:
+            filters += f" AND {column} = ?"
+            values.append(value)
+    if call_id is not None:
+        filters += " AND c.call_id >= ? AND c.call_id < ?"
+        values += [call_id, call_id + "~"]
+    rows = reader.rows(
+        "SELECT c.call_id, d.dispatch_no, c.slot_no, c.attempt_no, c2.case_id, v.name, s.repetition, s.state,"
+        " s.attempts = c.attempt_no, c.if_unknown, d.intended_us, d.ended_us, d.bytes_sent, coalesce(d.reason, ''),"
+        " coalesce(d.message, ''), c.payload, c.payload_digest, c.head, d.raw"
+        " FROM dispatches d JOIN calls c ON c.call_id = d.call_id"
+        " JOIN slots s ON s.run_key = c.run_key AND s.slot_no = c.slot_no"
+        " JOIN cases c2 ON c2.run_key = s.run_key AND c2.case_no = s.case_no"
+        " JOIN variants v ON v.run_key = s.run_key AND v.variant_no = s.variant_no"
+        f" WHERE d.run_key = ? AND d.state IN ('intended', 'unknown') AND d.state = 'unknown'{filters}"
+        " ORDER BY d.call_id, d.dispatch_no LIMIT ?",
+        (run_key, *values, limit),
+    )
+    return [Unknown(*row[:8], bool(row[8]), *row[9:], held=_held(reader, row[0], row[1])) for row in rows]
+
+
+def _held(reader: Reader, call_id: str, dispatch_no: int) -> dict[str, int]:
+    held: dict[str, int] = {}
+    for unit, amount in reader.rows(
+        "SELECT b.unit, r.held FROM reservations r JOIN budgets b ON b.run_key = r.run_key AND b.budget_no = r.budget_no"
+        " WHERE r.call_id = ? AND r.dispatch_no = ? AND r.state = 'held' ORDER BY b.budget_no",
+        (call_id, dispatch_no),
+    ):
+        held[unit] = max(held.get(unit, 0), amount)  # one dispatch counts in several scopes and is held once
+    return held
+
+
+@attrs.frozen
+class Unjudged:
+    """A selected observation that a judge of the run's own evaluation has not judged."""
+
+    slot_no: int
+    attempt_no: int
+    variant_no: int
+    repetition: int
+    case_id: str
+    input: str
+    expected: str | None
+    metadata: str
+    answer: str
+    evidence: str
+    flags: str
+
+
+def unjudged(
+    reader: Reader, run_key: int, *, evaluation_no: int, judges: int, after_slot: int, limit: int
+) -> list[Unjudged]:
+    """Selected observations with fewer than ``judges`` judgments, by slot."""
+    return [
+        Unjudged(*row)
+        for row in reader.rows(
+            "SELECT s.slot_no, o.attempt_no, s.variant_no, s.repetition, c.case_id, c.input, c.expected, c.metadata,"
+            " o.answer, o.evidence, o.flags FROM slots s"
+            " JOIN observations o ON o.run_key = s.run_key AND o.slot_no = s.slot_no AND o.attempt_no = s.selected_attempt"
+            " JOIN cases c ON c.run_key = s.run_key AND c.case_no = s.case_no"
+            " WHERE s.run_key = ?1 AND s.slot_no > ?2 AND s.state = 'selected'"
+            " AND (SELECT count(*) FROM judgments j WHERE j.run_key = ?1 AND j.evaluation_no = ?3 AND j.slot_no = s.slot_no"
+            "      AND j.attempt_no = o.attempt_no) < ?4 ORDER BY s.slot_no LIMIT ?5",
+            (run_key, after_slot, evaluation_no, judges, limit),
+        )
+    ]
+
+
+@attrs.frozen
+class Score:
+    """One judge's figures for one variant. ``judged`` is the denominator; ``planned`` the population."""
+
+    judge: str
+    variant: str
+    planned: int
+    judged: int
+    passed: int
+    score_sum: float | None
+    no_verdict: dict[str, int]
+
+
+def scores_of(reader: Reader, run_key: int, evaluation_no: int = 1) -> list[Score]:
+    """What each judge said of each variant's selected observations, with the whole population beside it."""
+    planned = dict(
+        reader.rows("SELECT variant_no, count(*) FROM slots WHERE run_key = ? GROUP BY variant_no", (run_key,))
+    )
+    judges = reader.rows(
+        "SELECT judge_no, name FROM evaluation_judges WHERE run_key = ? AND evaluation_no = ? ORDER BY judge_no",
+        (run_key, evaluation_no),
+    )
+    variants = reader.rows("SELECT variant_no, name FROM variants WHERE run_key = ? ORDER BY variant_no", (run_key,))
+    found = {(judge, variant): row for judge, variant, *row in reader.rows(_SCORES, (run_key, evaluation_no))}
+    reasons: dict[tuple[int, int], dict[str, int]] = {}
+    for judge, variant, reason, count in reader.rows(_REASONS, (run_key, evaluation_no)):
+        reasons.setdefault((judge, variant), {})[reason] = count
+    return [
+        Score(name, variant, planned.get(variant_no, 0), *found.get((judge_no, variant_no), (0, 0, None)),
+              reasons.get((judge_no, variant_no), {}))
+        for judge_no, name in judges
+        for variant_no, variant in variants
+    ]  # fmt: skip
+
+
+_SELECTED_JUDGMENTS = (
+    " FROM judgments j JOIN slots s ON s.run_key = j.run_key AND s.slot_no = j.slot_no"
+    " AND s.selected_attempt = j.attempt_no WHERE j.run_key = ? AND j.evaluation_no = ?"
+)
+_SCORES = (
+    "SELECT j.judge_no, s.variant_no, count(*), coalesce(sum(j.passed), 0), sum(CAST(j.score AS REAL))"
+    f"{_SELECTED_JUDGMENTS} AND j.state = 'judged' GROUP BY j.judge_no, s.variant_no"
+)
+_REASONS = (
+    "SELECT j.judge_no, s.variant_no, j.reason, count(*)"
+    f"{_SELECTED_JUDGMENTS} AND j.state = 'no_verdict' GROUP BY j.judge_no, s.variant_no, j.reason"
+)
+
+
+@attrs.frozen
+class DispatchPage:
+    """One dispatch as the page of a case shows it."""
+
+    call_id: str
+    dispatch_no: int
+    state: str
+    intended_us: int
+    ended_us: int | None
+    duration_us: int | None
+    bytes_sent: int | None
+    status: int | None
+    reason: str | None
+    message: str | None
+    settled_by: str | None
+    raw: bytes | None
+    tokens_in: int | None
+    tokens_out: int | None
+    cost_nanousd: int | None
+
+
+@attrs.frozen
+class AttemptPage:
+    """One attempt with its dispatches, its observation and the settlements of its unknowns."""
+
+    attempt_no: int
+    state: str
+    worker_id: str | None
+    began_us: int
+    ended_us: int | None
+    reason: str | None
+    message: str | None
+    answer: str | None
+    source: str | None
+    evidence: str | None
+    flags: str | None
+    dispatches: tuple[DispatchPage, ...]
+    settlements: tuple[tuple[str, str, str, int], ...]
+
+
+@attrs.frozen
+class CasePage:
+    """One slot of a case with its whole history and judgments ``(judge, state, passed, score, reason, explanation)``."""
+
+    slot_no: int
+    case_id: str
+    variant: str
+    repetition: int
+    state: str
+    reason: str | None
+    selected_attempt: int | None
+    next_step: str
+    not_before_us: int
+    input: str
+    expected: str | None
+    metadata: str
+    attempts: tuple[AttemptPage, ...]
+    judgments: tuple[tuple[str, str, int | None, str | None, str | None, str | None], ...]
+
+
+def case_page(reader: Reader, run_key: int, case_id: str) -> list[CasePage]:
+    """Every slot of the case, by repetition and variant; empty when the run has no such case."""
+    slots = reader.rows(
+        "SELECT s.slot_no, c.case_id, v.name, s.repetition, s.state, s.reason, s.selected_attempt, s.next_step,"
+        " s.not_before_us, c.input, c.expected, c.metadata FROM cases c"
+        " JOIN slots s ON s.run_key = c.run_key AND s.case_no = c.case_no"
+        " JOIN variants v ON v.run_key = s.run_key AND v.variant_no = s.variant_no"
+        " WHERE c.run_key = ? AND c.case_id = ? ORDER BY s.repetition, s.variant_no",
+        (run_key, case_id),
+    )
+    return [CasePage(*row, _attempts(reader, run_key, row[0]), _judgments(reader, run_key, row[0])) for row in slots]
+
+
+def _attempts(reader: Reader, run_key: int, slot_no: int) -> tuple[AttemptPage, ...]:
+    rows = reader.rows(
+        "SELECT a.attempt_no, a.state, a.worker_id, a.began_us, a.ended_us, a.reason, a.message, o.answer, o.source,"
+        " o.evidence, o.flags FROM attempts a LEFT JOIN observations o ON o.run_key = a.run_key AND o.slot_no = a.slot_no"
+        " AND o.attempt_no = a.attempt_no WHERE a.run_key = ? AND a.slot_no = ? ORDER BY a.attempt_no",
+        (run_key, slot_no),
+    )
+    return tuple(
+        AttemptPage(*row, _dispatches(reader, run_key, slot_no, row[0]), _settlements(reader, run_key, slot_no, row[0]))
+        for row in rows
+    )
+
+
+def _dispatches(reader: Reader, run_key: int, slot_no: int, attempt_no: int) -> tuple[DispatchPage, ...]:
+    return tuple(
+        DispatchPage(*row)
+        for row in reader.rows(
+            "SELECT d.call_id, d.dispatch_no, d.state, d.intended_us, d.ended_us, d.duration_us, d.bytes_sent, d.status,"
+            " d.reason, d.message, d.settled_by, d.raw, d.tokens_in, d.tokens_out, d.cost_nanousd"
+            " FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
+            " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? AND c.owner = 'attempt'"
+            " ORDER BY c.position, d.dispatch_no",
+            (run_key, slot_no, attempt_no),
+        )
+    )
+
+
+def _settlements(reader: Reader, run_key: int, slot_no: int, attempt_no: int) -> tuple[tuple[str, str, str, int], ...]:
+    rows = reader.rows(
+        "SELECT t.decision, t.made_by, t.reason, t.made_us FROM settlements t JOIN calls c ON c.call_id = t.call_id"
+        " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? ORDER BY t.made_us",
+        (run_key, slot_no, attempt_no),
+    )
+    return tuple((row[0], row[1], row[2], row[3]) for row in rows)
+
+
+def _judgments(
+    reader: Reader, run_key: int, slot_no: int
+) -> tuple[tuple[str, str, int | None, str | None, str | None, str | None], ...]:
+    rows = reader.rows(
+        "SELECT e.name, j.state, j.passed, j.score, j.reason, j.explanation FROM judgments j JOIN evaluation_judges e"
+        " ON e.run_key = j.run_key AND e.evaluation_no = j.evaluation_no AND e.judge_no = j.judge_no"
+        " WHERE j.run_key = ? AND j.slot_no = ? ORDER BY j.evaluation_no, j.judge_no, j.attempt_no, j.sample_no",
+        (run_key, slot_no),
+    )
+    return tuple((row[0], row[1], row[2], row[3], row[4], row[5]) for row in rows)
+
+
+def _slots(rows: list[tuple[object, ...]]) -> list[PendingSlot]:
+    return [
+        PendingSlot(*row[:8], NextStep(row[8]), row[9])  # type: ignore[arg-type]
+        for row in rows
+    ]
