@@ -6,15 +6,16 @@ Read from a file by `load_work_order`, made in Python by `WorkOrder`, kept in a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, Unpack
+from typing import Any, Final, TypeAlias, Unpack
 
 import attrs
 
 from ..ledger.canonical import JsonValue
 from .budget_spec import BudgetSpec
-from .case_files import CaseFile, CaseList, CasesInLedger, CaseSource, cases, load_cases
+from .case_files import CaseFile, CaseList, CasesInLedger, CaseSource, load_cases
+from .case_files import cases as read_cases
 from .protocols import Case, Judge, Target
 from .work_order_budgets import budget_tables, read_budgets
 from .work_order_execution import ExecutionOptions, ExecutionSpec, execution_table, read_execution
@@ -26,12 +27,9 @@ __all__ = [
     "GIVEN",
     "BudgetSpec",
     "ExecutionSpec",
-    "Factory",
     "JudgeSpec",
     "TargetSpec",
     "WorkOrder",
-    "build_judges",
-    "build_targets",
     "load_work_order",
 ]
 
@@ -100,7 +98,7 @@ class WorkOrder:
         sides = _variants(target, variants, root)
         self.__attrs_init__(
             name=table.name,
-            cases=_case_source(cases),
+            cases=read_cases(cases),
             repetitions=asked.repetitions,
             variants=sides,
             judges=_judges(judges, root.at("judges")),
@@ -130,7 +128,7 @@ class WorkOrder:
         refuse_foreign(document, place=root)
         made = _read(document, root, Path(folder))
         return made.replaced(
-            cases=made.cases if cases is None else _case_source(cases),
+            cases=made.cases if cases is None else read_cases(cases),
             variants={name: (targets or {}).get(name, target) for name, target in made.variants.items()},
             judges=tuple((judges or {}).get(judge.name, judge) for judge in made.judges),
         )
@@ -174,48 +172,6 @@ def load_work_order(path: str | Path) -> WorkOrder:
     return _read(raw, root, Path(path).parent)
 
 
-class Factory(Protocol):
-    """What an adapter offers: a target (or a judge) from the keys of its table, ``kind`` and ``name`` taken out.
-
-    ``folder`` is where relative paths begin, ``place`` what the text of an error begins with.
-    """
-
-    def __call__(self, table: Mapping[str, JsonValue], *, folder: Path, place: str) -> Any: ...
-
-
-def build_targets(order: WorkOrder, factory: Callable[[str], Factory]) -> dict[str, Target]:
-    """The target of each variant: those that were given, and the others made by the factory of their kind.
-
-    ``factory`` raises TargetNotFound for a kind that it does not know. Raises WorkOrderInvalid for a target that has
-    to be given again.
-    """
-    built: dict[str, Target] = {}
-    for name, target in order.variants.items():
-        place = Place(order.source).at("variants", name, "target")
-        if not isinstance(target, TargetSpec):
-            built[name] = target
-        elif target.kind == GIVEN:
-            place.refuse("this target was given from Python", "Go on from there, with the same target")
-        else:
-            built[name] = factory(target.kind)(target.options, folder=order.folder, place=str(place))
-    return built
-
-
-def build_judges(order: WorkOrder, factory: Callable[[str], Factory]) -> list[Judge]:
-    """The judges, made as `build_targets` makes targets; a judge made from a table gets the name that this says."""
-    built: list[Judge] = []
-    for index, judge in enumerate(order.judges):
-        place = Place(order.source).at("judges", index)
-        if not isinstance(judge, JudgeSpec):
-            built.append(judge)
-        elif judge.kind == GIVEN:
-            place.refuse(f"the judge {judge.name!r} was given from Python", "Go on from there, with the same judge")
-        else:
-            table = {"name": judge.name, **judge.options}
-            built.append(factory(judge.kind)(table, folder=order.folder, place=str(place)))
-    return built
-
-
 def _read(raw: Mapping[str, Any], root: Place, folder: Path) -> WorkOrder:
     order = check(OrderTable, raw, place=root)
     asked = check(CasesTable, order.cases, place=root.at("cases"))
@@ -233,10 +189,6 @@ def _read(raw: Mapping[str, Any], root: Place, folder: Path) -> WorkOrder:
         source=root.source,
     )
     return made
-
-
-def _case_source(given: AnyCases) -> CaseSource:
-    return cases(given)
 
 
 def _source_of(table: CasesTable, place: Place, folder: Path) -> CaseSource:

@@ -1,0 +1,57 @@
+"""From the tables of a work order to targets and judges, by whatever finds the adapter of a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..ledger.canonical import JsonValue
+from .protocols import Judge, Target
+from .work_order import DEFAULT_VARIANT, GIVEN, JudgeSpec, TargetSpec, WorkOrder
+from .work_order_files import Place
+
+__all__ = ["Maker", "build_judges", "build_targets"]
+
+
+class Maker(Protocol):
+    """Makes a target or a judge of a kind from the other keys of its table.
+
+    ``folder`` is where relative paths begin, ``place`` what the text of an error begins with. Raises a UsageError for
+    an unknown kind and for whatever is wrong in the table.
+    """
+
+    def __call__(self, kind: str, table: Mapping[str, JsonValue], *, folder: Path, place: str) -> Any: ...
+
+
+def build_targets(order: WorkOrder, make: Maker) -> dict[str, Target]:
+    """The target of each variant: those that were given, and the others made from their tables.
+
+    Raises WorkOrderInvalid for a target that was given from Python and has to be given again.
+    """
+    is_alone = list(order.variants) == [DEFAULT_VARIANT]
+    built: dict[str, Target] = {}
+    for name, target in order.variants.items():
+        place = Place(order.source).at(*(("target",) if is_alone else ("variants", name, "target")))
+        if not isinstance(target, TargetSpec):
+            built[name] = target
+        elif target.kind == GIVEN:
+            place.refuse("this target was given from Python", "Go on from there, with the same target")
+        else:
+            built[name] = make(target.kind, target.options, folder=order.folder, place=str(place))
+    return built
+
+
+def build_judges(order: WorkOrder, make: Maker) -> list[Judge]:
+    """The judges, as `build_targets` does with targets; the table of each says its ``name``."""
+    built: list[Judge] = []
+    for index, judge in enumerate(order.judges):
+        place = Place(order.source).at("judges", index)
+        if not isinstance(judge, JudgeSpec):
+            built.append(judge)
+        elif judge.kind == GIVEN:
+            place.refuse(f"the judge {judge.name!r} was given from Python", "Go on from there, with the same judge")
+        else:
+            table = {"name": judge.name, **judge.options}
+            built.append(make(judge.kind, table, folder=order.folder, place=str(place)))
+    return built
