@@ -9,7 +9,9 @@ import re
 from decimal import Decimal
 from typing import Final
 
-__all__ = ["AMOUNT_MAX", "count", "milliseconds", "nanousd", "seconds_text", "usd_text"]
+from .errors import AmountInvalid
+
+__all__ = ["AMOUNT_MAX", "count", "milliseconds", "nanousd", "seconds_number", "usd_text"]
 
 AMOUNT_MAX: Final = 2**63 - 1  # what a column of the ledger can hold
 _NANO: Final = 10**9
@@ -19,16 +21,15 @@ _USD: Final = re.compile(r"\d{1,10}(\.\d{1,9})?", re.ASCII)
 def nanousd(value: object) -> int:
     """``"2.50"`` (or a Decimal) as 2_500_000_000 nano-USD.
 
-    Raises ValueError for every other type, for a sign, an exponent, a unit, and for more than nine decimals.
+    Raises AmountInvalid for every other type, for a sign, an exponent, a unit, and for more than nine decimals.
     """
     if isinstance(value, Decimal):
         value = format(value, "f")
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError('an amount of US dollars is text such as "2.50"')
-    if not isinstance(value, str):
-        raise ValueError(f'{value!r} is a number, and money is not counted in floats; write it in quotes: "{value}"')
-    if not _USD.fullmatch(value):
-        raise ValueError(f'"{value[:40]}" is not one; write digits such as "2.50", with at most 9 decimals')
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise AmountInvalid(f"{value!r} is a number, and money is never a float", f'Write it in quotes: "{value}"')
+    if not isinstance(value, str) or not _USD.fullmatch(value):
+        shown = f"{value!r:.40}"
+        raise AmountInvalid(f"{shown} is no amount of US dollars", 'Write digits such as "2.50", at most 9 decimals')
     whole, _, fraction = value.partition(".")
     return _bounded(int(whole) * _NANO + int(fraction.ljust(9, "0")))
 
@@ -41,28 +42,28 @@ def usd_text(amount: int) -> str:
 
 
 def milliseconds(value: object) -> int:
-    """A number of seconds as whole milliseconds; raises ValueError for what is negative or finer than that."""
+    """A number of seconds as whole milliseconds; raises AmountInvalid for what is negative or finer than that."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("a number of seconds is wanted")
-    exact = Decimal(str(value)) * 1000
+        raise AmountInvalid(f"{value!r:.40} is no number of seconds", "Write a number")
+    exact = Decimal(repr(value)) * 1000
     if not exact.is_finite() or exact < 0 or exact != exact.to_integral_value():
-        raise ValueError(f"{value!r} seconds is not a whole number of milliseconds, 0 or more")
+        raise AmountInvalid(f"{value!r:.40} seconds are no whole number of milliseconds", "Write 0.001 or a multiple")
     return _bounded(int(exact))
 
 
-def seconds_text(amount: int) -> int | float:
+def seconds_number(amount: int) -> int | float:
     """The milliseconds as the number of seconds that `milliseconds` reads."""
-    return amount // 1000 if amount % 1000 == 0 else float(Decimal(amount) / 1000)
+    return amount // 1000 if amount % 1000 == 0 else amount / 1000
 
 
 def count(value: object) -> int:
-    """A whole number, 0 or more; raises ValueError for everything else, ``true`` and ``1.0`` included."""
+    """A whole number, 0 or more; raises AmountInvalid for everything else, ``true`` and ``1.0`` included."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError("a whole number, 0 or more, is wanted")
+        raise AmountInvalid(f"{value!r:.40} is no count", "Write a whole number, 0 or more")
     return _bounded(value)
 
 
 def _bounded(amount: int) -> int:
     if amount > AMOUNT_MAX:
-        raise ValueError(f"an amount above {AMOUNT_MAX} cannot be counted")
+        raise AmountInvalid(f"{amount:.4g} is more than can be counted", "Write less")
     return amount

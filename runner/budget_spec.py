@@ -10,7 +10,7 @@ import attrs
 
 from ..ledger.canonical import JsonValue
 from ..ledger.states import BudgetKind
-from .amounts import count, milliseconds, nanousd, seconds_text, usd_text
+from .amounts import count, milliseconds, nanousd, seconds_number, usd_text
 
 __all__ = ["ROLES", "UNITS", "BudgetScope", "BudgetSpec", "BudgetUnit", "UnitForm", "faults_of"]
 
@@ -48,7 +48,7 @@ UNITS: Final[Mapping[BudgetUnit, UnitForm]] = {
     BudgetUnit.TOKENS_OUT: UnitForm("tokens_out", count, int),
     BudgetUnit.TOKENS: UnitForm("tokens", count, int),
     BudgetUnit.NANOUSD: UnitForm("usd", nanousd, usd_text),
-    BudgetUnit.MILLISECONDS: UnitForm("seconds", milliseconds, seconds_text),
+    BudgetUnit.MILLISECONDS: UnitForm("seconds", milliseconds, seconds_number),
 }
 
 

@@ -1,6 +1,8 @@
 """The errors that only a runner can meet; they hang below the tree in ``ledger/errors.py``.
 
-    RefusedError                         it would break a promise                      exit 4
+    UsageError (ValueError)              what was asked cannot be done as written      exit 2
+    └── AmountInvalid                    text or a number is not an amount of its unit
+    RefusedError (RuntimeError)          it would break a promise                      exit 4
     └── IdentityNewer                    the run's identity document was written by a newer version
 
 Each class has a permanent ``code``, as there.
@@ -10,9 +12,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..ledger.errors import RefusedError, error
+from ..ledger.errors import RefusedError, UsageError, error
 
-__all__ = ["IdentityNewer"]
+__all__ = ["AmountInvalid", "IdentityNewer"]
+
+
+@error
+class AmountInvalid(UsageError):
+    """A budget's amount is not written as its unit wants it."""
+
+    code: ClassVar[str] = "usage.amount"
 
 
 @error

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias, Unpack
 import attrs
 
 from ..ledger.canonical import JsonValue
+from ..ledger.errors import CaseFileInvalid
 from .budget_spec import BudgetSpec
 from .case_files import CaseFile, CaseList, CasesInLedger, CaseSource, load_cases
 from .case_files import cases as read_cases
@@ -20,7 +21,7 @@ from .protocols import Case, Judge, Target
 from .work_order_budgets import budget_tables, read_budgets
 from .work_order_execution import ExecutionOptions, ExecutionSpec, execution_table, read_execution
 from .work_order_files import Place, parse_work_order, read_text, refuse_foreign
-from .work_order_models import CasesTable, JudgeTable, OrderTable, TargetTable, VariantTable, check
+from .work_order_models import CasesTable, JudgeTable, OrderTable, TargetTable, VariantTable, a_name, check, shown_value
 
 __all__ = [
     "DEFAULT_VARIANT",
@@ -198,7 +199,12 @@ def _source_of(table: CasesTable, place: Place, folder: Path) -> CaseSource:
         place.refuse(what, "Give file, or items")
     if table.items is not None:
         return CaseList(tuple(table.items), is_inline=True)
-    return CasesInLedger() if table.file is None else load_cases(table.file, folder=folder, format=table.format)
+    if table.file is None:
+        return CasesInLedger()
+    try:
+        return load_cases(table.file, folder=folder, format=table.format)
+    except CaseFileInvalid as cause:
+        place.at("file").refuse(cause.what, cause.remedy, cause=cause)
 
 
 def _variants(target: Any, variants: Any, root: Place, *, is_nested: bool = False) -> dict[str, AnyTarget]:
@@ -211,12 +217,19 @@ def _variants(target: Any, variants: Any, root: Place, *, is_nested: bool = Fals
     found: dict[str, AnyTarget] = {}
     for name, side in variants.items():
         place = root.at("variants", name)
-        check(JudgeTable, {"kind": "x", "name": name}, place=place)
+        _check_name(name, place)
         inner = check(VariantTable, side, place=place).target if is_nested else side
         found[name] = _target(inner, place.at("target") if is_nested else place)
     if not found:
         root.at("variants").refuse("there is no variant", "Give at least one [variants.NAME.target]")
     return found
+
+
+def _check_name(name: object, place: Place) -> None:
+    try:
+        a_name(name if isinstance(name, str) else "")
+    except ValueError as cause:
+        place.refuse(f"{shown_value(name)} cannot name a variant", f"Write another: {cause}", cause=cause)
 
 
 def _target(given: Any, place: Place) -> AnyTarget:
@@ -225,7 +238,7 @@ def _target(given: Any, place: Place) -> AnyTarget:
         table = check(TargetTable, given, place=place)
         return TargetSpec(table.kind, {key: value for key, value in given.items() if key != "kind"})
     if not isinstance(given, TargetSpec) and not callable(getattr(given, "identity", None)):
-        place.refuse(f"a {type(given).__name__} is no target", "Give a target, or a table with a kind")
+        place.refuse(f"{shown_value(given)} is no target", "Give a target, or a table with a kind")
     target: AnyTarget = given
     return target
 
@@ -247,7 +260,7 @@ def _judge(given: Any, place: Place) -> AnyJudge:
         options = {key: value for key, value in given.items() if key not in ("kind", "name")}
         return JudgeSpec(table.kind, table.name or table.kind, options)
     if not isinstance(given, JudgeSpec) and not callable(getattr(given, "identity", None)):
-        place.refuse(f"a {type(given).__name__} is no judge", "Give a judge, or a table with a kind")
+        place.refuse(f"{shown_value(given)} is no judge", "Give a judge, or a table with a kind")
     judge: AnyJudge = given
     return judge
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from ..ledger.canonical import JsonValue
 from ..ledger.states import BudgetKind
 from .budget_spec import ROLES, UNITS, BudgetScope, BudgetSpec, BudgetUnit, UnitForm, faults_of
+from .errors import AmountInvalid
 from .words import nearest
 from .work_order_files import Place
 from .work_order_models import BudgetTable, UnitBudgetTable, check
@@ -40,8 +41,9 @@ def _tables(raw: object, place: Place) -> Iterator[tuple[BudgetUnit, BudgetTable
             where = place.at(key)
             if key not in _BY_KEY:
                 where.refuse("there is no such unit", nearest(str(key), _BY_KEY))
-            full = entry if isinstance(entry, Mapping) else {"limit": entry}
-            yield _BY_KEY[key], check(BudgetTable, full, place=where), where
+            is_short = not isinstance(entry, Mapping)
+            table = check(BudgetTable, {"limit": entry} if is_short else entry, place=where)
+            yield _BY_KEY[key], table, where
     elif isinstance(raw, list | tuple):
         for index, entry in enumerate(raw):
             where = place.at(index)
@@ -73,7 +75,8 @@ def _scopes(table: BudgetTable, variants: Sequence[str], place: Place) -> list[t
 
 def _spec(unit: BudgetUnit, table: BudgetTable, scope: BudgetScope, value: str, place: Place) -> BudgetSpec:
     form = UNITS[unit]
-    limit = _amount(form, table.limit, place.at("limit"))
+    is_short = isinstance(place.keys[-1], str) and table.model_fields_set == {"limit"}
+    limit = _amount(form, table.limit, place if is_short else place.at("limit"))
     said = table.bound_per_dispatch
     bound = None if said is None else _amount(form, said, place.at("bound_per_dispatch"))
     if unit is BudgetUnit.DISPATCHES and bound is None:
@@ -87,8 +90,8 @@ def _spec(unit: BudgetUnit, table: BudgetTable, scope: BudgetScope, value: str, 
 def _amount(form: UnitForm, value: object, place: Place) -> int:
     try:
         return form.parse(value)
-    except ValueError as cause:
-        place.refuse(f"not an amount of {form.key}: {cause}", cause=cause)
+    except AmountInvalid as cause:
+        place.refuse(cause.what, cause.remedy, cause=cause)
 
 
 def _table_of(spec: BudgetSpec) -> dict[str, Any]:

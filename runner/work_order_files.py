@@ -68,7 +68,7 @@ def read_text(path: Path, *, source: str) -> str:
     except IsADirectoryError as cause:
         place.refuse("this is a folder", "Name the work order in it", cause=cause)
     except OSError as cause:
-        place.refuse(f"cannot be read ({cause.strerror})", "Make it readable", cause=cause)
+        place.refuse(f"cannot be read ({cause.strerror})", "Name a file that can be read", cause=cause)
     if len(data) > BYTES_MAX:
         place.refuse(f"larger than {BYTES_MAX} bytes", "Put the cases into a file of their own: [cases] file")
     return decode(data, place=place)
@@ -122,7 +122,8 @@ def _parse_json(text: str, place: Place) -> Any:
 
 def _one_line(text: str) -> str:
     shown = " ".join(text.split())
-    return shown[:1].lower() + shown[1:200]
+    head = shown[:1] if shown[1:2].isupper() else shown[:1].lower()
+    return head + shown[1:200]
 
 
 def refuse_foreign(value: object, *, place: Place) -> None:

@@ -6,12 +6,14 @@ that. Targets and judges are checked here for their ``kind`` alone: the rest of 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from ..ledger.canonical import printable
 from ..ledger.states import BudgetKind
 from .words import nearest
 from .work_order_files import Place
@@ -28,11 +30,13 @@ __all__ = [
     "TargetTable",
     "UnitBudgetTable",
     "VariantTable",
+    "a_name",
     "check",
+    "shown_value",
 ]
 
 T = TypeVar("T", bound=BaseModel)
-WORK_ORDER_VERSION: Final = 1
+NAME_CHARACTERS_MAX: Final = 200
 
 
 class KeyClass(StrEnum):
@@ -47,13 +51,14 @@ def _key(default: Any, key_class: KeyClass, meaning: str, **rules: Any) -> Any:
     return Field(default, description=meaning, json_schema_extra={"class": key_class.value}, **rules)
 
 
-def _is_name(text: str) -> str:
-    if not text.strip() or text != text.strip() or not text.isprintable():
-        raise ValueError("a name has printable characters, and no space at its ends")
+def a_name(text: str) -> str:
+    """The text, if it can be a name; raises ValueError."""
+    if not text or len(text) > NAME_CHARACTERS_MAX or text != text.strip() or not text.isprintable():
+        raise ValueError(f"a name has 1 to {NAME_CHARACTERS_MAX} printable characters, and no space at its ends")
     return text
 
 
-Name = Annotated[str, Field(max_length=200), AfterValidator(_is_name)]
+Name = Annotated[str, AfterValidator(a_name)]
 
 
 class Table(BaseModel):
@@ -218,27 +223,38 @@ def _standing(keys: Sequence[int | str], raw: Any, *, is_missing: bool) -> list[
 
 def _told(fault: Mapping[str, Any], model: type[BaseModel]) -> tuple[str, str]:
     key = str(fault["loc"][-1]) if fault["loc"] else ""
-    kind, context = fault["type"], fault.get("ctx", {})
+    kind, context, shown = fault["type"], fault.get("ctx", {}), shown_value(fault["input"])
     match kind:
         case "extra_forbidden":
-            return "there is no such key", nearest(key, list(model.model_fields))
+            return "there is no such key", nearest(key, model.model_fields)
         case "missing":
-            return "this key is missing", _meaning(model, key)
+            return "this key is missing", f"Add it: {model.model_fields[key].description}".replace("`", '"')
         case "literal_error":
-            expected = context["expected"].replace("'", '"')
-            return f"{_shown(fault['input'])} is not known here", f"Write {expected}"
+            return f"{shown} is not known here", "Write " + context["expected"].replace("'", '"')
         case "value_error":
-            return f"{_shown(fault['input'])} cannot stand here: {context['error']}", _meaning(model, key)
+            return f"{shown} cannot stand here", f"Write another: {context['error']}"
+        case _ if kind in _WANTED:
+            wanted, remedy = _WANTED[kind]
+            return f"{shown} is {wanted}", remedy.format(**context)
         case _:
-            message = fault["msg"].removeprefix("Input ")
-            return f"{_shown(fault['input'])} cannot stand here: it {message}", _meaning(model, key)
+            return f"{shown} cannot stand here: {fault['msg'][:1].lower()}{fault['msg'][1:]}", "Correct it"
 
 
-def _meaning(model: type[BaseModel], key: str) -> str:
-    field = model.model_fields.get(key)
-    return f"It says: {field.description}".replace("`", '"') if field and field.description else ""
+# pydantic's type of a fault: what the value is, and the remedy.
+_WANTED: Final[Mapping[str, tuple[str, str]]] = {
+    "int_type": ("no whole number", "Write a whole number"),
+    "float_type": ("no number", "Write a number"),
+    "string_type": ("no text", "Write text in quotes"),
+    "string_too_short": ("empty", "Write some text"),
+    "list_type": ("no list", "Write a list in square brackets"),
+    "dict_type": ("no table", "Write a table of keys"),
+    "greater_than_equal": ("too small", "Write {ge} or more"),
+    "greater_than": ("too small", "Write more than {gt:g}"),
+    "less_than_equal": ("too large", "Write {le} or less"),
+}
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
+def shown_value(value: object) -> str:
+    """A value for people: one line, as JSON writes it, cut where it is long."""
+    text = printable(json.dumps(value, ensure_ascii=False, default=repr))
     return text if len(text) <= 60 else text[:57] + "..."
