@@ -1,7 +1,7 @@
 """Budgets: reserved in the transaction that commits the intent, settled in the one that commits the outcome.
 
-A hard budget holds at every instant: settled + held ≤ limit, by a guarded update here and by a CHECK in the database. An
-answer dearer than its bound is kept, the overrun is recorded, and no new dispatch fits.
+A hard budget holds at every instant: settled + held ≤ limit, by a guarded update here and by a CHECK in the database.
+An answer dearer than its bound is kept, the overrun is recorded, and no new dispatch fits.
 """
 
 from __future__ import annotations

@@ -122,7 +122,8 @@ def _take(tx: Transaction, run_id: str, holder: Holder | None, solitary_deaths_m
         (lease_id, _resource(run_id), "held", tx.worker_id, run_key, fence, tx.now_us, tx.now_us, boot_id()),
     )
     tx.change(
-        "UPDATE runs SET started_us = coalesce(started_us, ?), stop_asked_us = NULL, stop_reason = NULL WHERE run_key = ?",
+        "UPDATE runs SET started_us = coalesce(started_us, ?), stop_asked_us = NULL, stop_reason = NULL"
+        " WHERE run_key = ?",
         (tx.now_us, run_key),
     )
     tx.event(run_key, "run.opened", {"worker": tx.worker_id, "fence": fence, "lease": lease_id})
@@ -214,7 +215,7 @@ def _interrupt(tx: Transaction, key: DispatchKey, *, parked: bool) -> str:
             " WHERE run_key = ? AND slot_no = ? AND attempt_no = ? AND state = 'running'",
             (tx.now_us, key.run_key, key.slot_no, key.attempt_no))  # fmt: skip
     tx.move("slot", "pending",
-            "UPDATE slots SET state = 'pending', next_step = 'new', suspect = 1 WHERE run_key = ? AND slot_no = ?"
+            "UPDATE slots SET state = 'pending', next_step = 'new' WHERE run_key = ? AND slot_no = ?"
             " AND state = 'in_flight'",
             (key.run_key, key.slot_no))  # fmt: skip
     tx.event(key.run_key, "attempt.interrupted", {"slot": key.slot_no, "attempt": key.attempt_no})

@@ -1,9 +1,9 @@
 """Connections to the ledger's file: which SQLite, which settings, and proof that they hold.
 
-Python's own SQLite is often older than 3.51.3, which can lose data when a checkpoint races a writer; `pysqlite3` brings a
-newer one where it has a wheel. Elsewhere the standard library's serves: checkpoints are made inside the turnstile
-only, so the race cannot happen (sqlite.org/wal.html, "The WAL-Reset Bug"). A process must open the ledger with one of the two, never
-with both: closing a file drops every POSIX lock that the process holds on it.
+Python's own SQLite is often older than 3.51.3, which can lose data when a checkpoint races a writer; `pysqlite3` brings
+a newer one where it has a wheel. Elsewhere the standard library's serves: checkpoints are made inside the turnstile
+only, so the race cannot happen (sqlite.org/wal.html, "The WAL-Reset Bug"). A process must open the ledger with one of
+the two, never with both: closing a file drops every POSIX lock that the process holds on it.
 """
 
 from __future__ import annotations

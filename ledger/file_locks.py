@@ -41,7 +41,7 @@ class LockFile:
             except OSError as problem:
                 if problem.errno != errno.EDEADLK:
                     raise
-                time.sleep(_DEADLOCK_PAUSE_SECONDS)
+                time.sleep(_DEADLOCK_PAUSE_SECONDS)  # noqa: TID251 -- there is nothing to wait on: the kernel said no
             else:
                 return
         raise OSError(errno.EDEADLK, "the lock could not be had", str(self.path))

@@ -24,8 +24,9 @@ def add_judgments(tx: Transaction, run_key: int, evaluation_no: int, rows: Seque
         has_verdict = row.passed is not None or row.score is not None
         tx.execute(
             _ADD,
-            (run_key, evaluation_no, row.judge_no, row.slot_no, row.attempt_no, "judged" if has_verdict else "no_verdict",
-             None if row.passed is None else int(row.passed), row.score, row.reason, row.explanation,
+            (run_key, evaluation_no, row.judge_no, row.slot_no, row.attempt_no,
+             "judged" if has_verdict else "no_verdict", None if row.passed is None else int(row.passed), row.score,
+             row.reason, row.explanation,
              digest_of_value(dict(row.evidence)) if row.evidence else None, tx.worker_id, tx.now_us),
         )  # fmt: skip
     tx.event(run_key, "observation.judged", {

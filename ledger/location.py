@@ -22,7 +22,7 @@ _PROJECT_MARKS: Final = ("pyproject.toml", ".git")
 
 
 def default_path(environment: Mapping[str, str] | None = None, start: Path | None = None) -> Path:
-    """``$TALLYSTICK_LEDGER``, else ``tallystick.db`` beside the nearest ``pyproject.toml`` or ``.git`` upwards, else here."""
+    """``$TALLYSTICK_LEDGER``, else ``tallystick.db`` beside the nearest project mark upwards, else here."""
     named = (os.environ if environment is None else environment).get("TALLYSTICK_LEDGER")
     if named:
         return Path(named)

@@ -51,7 +51,7 @@ _ADD_SLOTS = (
 
 @attrs.frozen
 class CasePlan:
-    """One case as canonical JSON texts; ``expected`` is None where there is none, the text ``null`` where it is null."""
+    """One case as canonical JSON texts; ``expected`` is None where there is none, ``null`` where it is null."""
 
     case_id: str
     digest: str

@@ -62,7 +62,8 @@ def abandon_run(tx: Transaction, run_key: int, *, reason: str, made_by: str) -> 
             "stop its coordinator first (`tallystick cancel`), or resume it once so that what is in flight is settled",
         )
     count = tx.change(
-        "UPDATE slots SET state = 'cancelled', reason = 'given_up', next_step = 'new' WHERE run_key = ? AND state = 'pending'",
+        "UPDATE slots SET state = 'cancelled', reason = 'given_up', next_step = 'new'"
+        " WHERE run_key = ? AND state = 'pending'",
         (run_key,),
     )
     # A run whose every slot had ended has nothing to give up.
@@ -89,7 +90,9 @@ def retry(tx: Transaction, run_key: int, *, state: str, reason: str | None) -> i
         (run_key, state, *values),
     )
     if count:
-        tx.change("UPDATE runs SET state = 'open', ended_us = NULL WHERE run_key = ? AND state IN ('finished', 'cancelled')",
-                  (run_key,))  # fmt: skip
+        tx.change(
+            "UPDATE runs SET state = 'open', ended_us = NULL WHERE run_key = ? AND state IN ('finished', 'cancelled')",
+            (run_key,),
+        )
         tx.event(run_key, "slots.retried", {"count": count, "state": state, "reason": reason})
     return count

@@ -116,7 +116,7 @@ class Scribe:
         A cancelled await does not orphan what it asked for: the outcome is waited for, what was committed is
         compensated by ``undo`` in a transaction of its own, and then the cancellation goes on.
         """
-        while self._queue.qsize() >= QUEUE_MAX:
+        while self._queue.qsize() >= QUEUE_MAX:  # noqa: ASYNC110 -- the queue has no event of this loop
             await asyncio.sleep(_ROOM_PAUSE_SECONDS)
         item = _Item(work, asyncio.get_running_loop())
         self._put(item)

@@ -156,8 +156,8 @@ def _end(
         return False  # another dispatch of the same attempt is still unknown, and so is the attempt
     return bool(
         tx.change(
-            "UPDATE attempts SET state = ?, ended_us = ?, reason = ? WHERE run_key = ? AND slot_no = ? AND attempt_no = ?"
-            " AND state = 'unknown'",
+            "UPDATE attempts SET state = ?, ended_us = ?, reason = ?"
+            " WHERE run_key = ? AND slot_no = ? AND attempt_no = ? AND state = 'unknown'",
             (attempt, tx.now_us, settlement.decision, key.run_key, key.slot_no, key.attempt_no),
         )
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 from .ledger import Reader
@@ -81,8 +83,8 @@ class CallToRepeat:
 def call_to_repeat(reader: Reader, run_key: int, slot_no: int, attempt_no: int) -> CallToRepeat | None:
     """The newest call of that attempt with its stored bytes."""
     row = reader.row(
-        "SELECT c.call_id, c.attempt_no, max(d.dispatch_no), count(*), c.payload, c.head, c.payload_digest, c.key_until_us"
-        " FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
+        "SELECT c.call_id, c.attempt_no, max(d.dispatch_no), count(*), c.payload, c.head, c.payload_digest,"
+        " c.key_until_us FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
         " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? AND c.owner = 'attempt'"
         " GROUP BY c.call_id ORDER BY c.position DESC LIMIT 1",
         (run_key, slot_no, attempt_no),
@@ -147,13 +149,14 @@ def unknown_outcomes(
         " ORDER BY d.call_id, d.dispatch_no LIMIT ?",
         (run_key, *values, limit),
     )
-    return [Unknown(*row[:8], bool(row[8]), *row[9:], held=_held(reader, row[0], row[1])) for row in rows]
+    return [Unknown(*_more(row[:8], bool(row[8]), *row[9:], _held(reader, row[0], row[1]))) for row in rows]
 
 
 def _held(reader: Reader, call_id: str, dispatch_no: int) -> dict[str, int]:
     held: dict[str, int] = {}
     for unit, amount in reader.rows(
-        "SELECT b.unit, r.held FROM reservations r JOIN budgets b ON b.run_key = r.run_key AND b.budget_no = r.budget_no"
+        "SELECT b.unit, r.held FROM reservations r"
+        " JOIN budgets b ON b.run_key = r.run_key AND b.budget_no = r.budget_no"
         " WHERE r.call_id = ? AND r.dispatch_no = ? AND r.state = 'held' ORDER BY b.budget_no",
         (call_id, dispatch_no),
     ):
@@ -187,11 +190,12 @@ def unjudged(
         for row in reader.rows(
             "SELECT s.slot_no, o.attempt_no, s.variant_no, s.repetition, c.case_id, c.input, c.expected, c.metadata,"
             " o.answer, o.evidence, o.flags FROM slots s"
-            " JOIN observations o ON o.run_key = s.run_key AND o.slot_no = s.slot_no AND o.attempt_no = s.selected_attempt"
+            " JOIN observations o ON o.run_key = s.run_key AND o.slot_no = s.slot_no"
+            " AND o.attempt_no = s.selected_attempt"
             " JOIN cases c ON c.run_key = s.run_key AND c.case_no = s.case_no"
             " WHERE s.run_key = ?1 AND s.slot_no > ?2 AND s.state = 'selected'"
-            " AND (SELECT count(*) FROM judgments j WHERE j.run_key = ?1 AND j.evaluation_no = ?3 AND j.slot_no = s.slot_no"
-            "      AND j.attempt_no = o.attempt_no) < ?4 ORDER BY s.slot_no LIMIT ?5",
+            " AND (SELECT count(*) FROM judgments j WHERE j.run_key = ?1 AND j.evaluation_no = ?3"
+            " AND j.slot_no = s.slot_no AND j.attempt_no = o.attempt_no) < ?4 ORDER BY s.slot_no LIMIT ?5",
             (run_key, after_slot, evaluation_no, judges, limit),
         )
     ]
@@ -225,8 +229,8 @@ def scores_of(reader: Reader, run_key: int, evaluation_no: int = 1) -> list[Scor
     for judge, variant, reason, count in reader.rows(_REASONS, (run_key, evaluation_no)):
         reasons.setdefault((judge, variant), {})[reason] = count
     return [
-        Score(name, variant, planned.get(variant_no, 0), *found.get((judge_no, variant_no), (0, 0, None)),
-              reasons.get((judge_no, variant_no), {}))
+        Score(*_more((name, variant, planned.get(variant_no, 0)), *found.get((judge_no, variant_no), (0, 0, None)),
+                     reasons.get((judge_no, variant_no), {})))
         for judge_no, name in judges
         for variant_no, variant in variants
     ]  # fmt: skip
@@ -288,7 +292,10 @@ class AttemptPage:
 
 @attrs.frozen
 class CasePage:
-    """One slot of a case with its whole history and judgments ``(judge, state, passed, score, reason, explanation)``."""
+    """One slot of a case with its whole history.
+
+    ``judgments`` has ``(judge, state, passed, score, reason, explanation)``.
+    """
 
     slot_no: int
     case_id: str
@@ -316,18 +323,23 @@ def case_page(reader: Reader, run_key: int, case_id: str) -> list[CasePage]:
         " WHERE c.run_key = ? AND c.case_id = ? ORDER BY s.repetition, s.variant_no",
         (run_key, case_id),
     )
-    return [CasePage(*row, _attempts(reader, run_key, row[0]), _judgments(reader, run_key, row[0])) for row in slots]
+    return [
+        CasePage(*_more(row, _attempts(reader, run_key, row[0]), _judgments(reader, run_key, row[0]))) for row in slots
+    ]
 
 
 def _attempts(reader: Reader, run_key: int, slot_no: int) -> tuple[AttemptPage, ...]:
     rows = reader.rows(
         "SELECT a.attempt_no, a.state, a.worker_id, a.began_us, a.ended_us, a.reason, a.message, o.answer, o.source,"
-        " o.evidence, o.flags FROM attempts a LEFT JOIN observations o ON o.run_key = a.run_key AND o.slot_no = a.slot_no"
+        " o.evidence, o.flags FROM attempts a LEFT JOIN observations o"
+        " ON o.run_key = a.run_key AND o.slot_no = a.slot_no"
         " AND o.attempt_no = a.attempt_no WHERE a.run_key = ? AND a.slot_no = ? ORDER BY a.attempt_no",
         (run_key, slot_no),
     )
     return tuple(
-        AttemptPage(*row, _dispatches(reader, run_key, slot_no, row[0]), _settlements(reader, run_key, slot_no, row[0]))
+        AttemptPage(
+            *_more(row, _dispatches(reader, run_key, slot_no, row[0]), _settlements(reader, run_key, slot_no, row[0]))
+        )
         for row in rows
     )
 
@@ -336,8 +348,8 @@ def _dispatches(reader: Reader, run_key: int, slot_no: int, attempt_no: int) -> 
     return tuple(
         DispatchPage(*row)
         for row in reader.rows(
-            "SELECT d.call_id, d.dispatch_no, d.state, d.intended_us, d.ended_us, d.duration_us, d.bytes_sent, d.status,"
-            " d.reason, d.message, d.settled_by, d.raw, d.tokens_in, d.tokens_out, d.cost_nanousd"
+            "SELECT d.call_id, d.dispatch_no, d.state, d.intended_us, d.ended_us, d.duration_us, d.bytes_sent,"
+            " d.status, d.reason, d.message, d.settled_by, d.raw, d.tokens_in, d.tokens_out, d.cost_nanousd"
             " FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
             " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? AND c.owner = 'attempt'"
             " ORDER BY c.position, d.dispatch_no",
@@ -367,8 +379,10 @@ def _judgments(
     return tuple((row[0], row[1], row[2], row[3], row[4], row[5]) for row in rows)
 
 
-def _slots(rows: list[tuple[object, ...]]) -> list[PendingSlot]:
-    return [
-        PendingSlot(*row[:8], NextStep(row[8]), row[9])  # type: ignore[arg-type]
-        for row in rows
-    ]
+def _slots(rows: list[tuple[Any, ...]]) -> list[PendingSlot]:
+    return [PendingSlot(*_more(row[:8], NextStep(row[8]), row[9])) for row in rows]
+
+
+def _more(row: tuple[Any, ...], *further: Any) -> tuple[Any, ...]:
+    """A row with what SQL could not say of it, to be spread over a row class's fields."""
+    return (*row, *further)

@@ -1,8 +1,8 @@
 """One writer at a time, fairly.
 
-SQLite's busy loop starves: with four saturated writers a fifth waited 7 s. The turnstile is two record locks taken before
-``BEGIN IMMEDIATE``: the *door* and the *desk*. Whoever has the door waits for the desk and then opens the door, so
-the process that leaves the desk queues up behind the one that waits; 28 ms instead of 7 s, shared evenly.
+SQLite's busy loop starves: with four saturated writers a fifth waited 7 s. The turnstile is two record locks taken
+before ``BEGIN IMMEDIATE``: the *door* and the *desk*. Whoever has the door waits for the desk and then opens the door,
+so the process that leaves the desk queues up behind the one that waits; 28 ms instead of 7 s, shared evenly.
 
 Lock order, everywhere: this process's mutex, the door, the desk, SQLite's own lock.
 """

@@ -1,0 +1,114 @@
+"""The writing side of one ledger in this process: a connection behind the turnstile."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from . import driver
+from .crashpoints import crashpoint
+from .transaction import Transaction
+
+if TYPE_CHECKING:
+    from .sharing import Shared
+
+__all__ = ["Desk"]
+
+_MARK_BATCH: Final = "UPDATE workers SET last_batch = ? WHERE worker_id = ?"
+_LAST_BATCH: Final = "SELECT last_batch FROM workers WHERE worker_id = ?"
+_COMMITS_PER_CHECKPOINT: Final = 400
+_WAL_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+class Desk:
+    """The writing side: a connection behind the turnstile. Used by the scribe's thread alone."""
+
+    def __init__(self, ledger: Shared) -> None:
+        self._ledger = ledger
+        self._connection: driver.Connection | None = None
+        self._batch = 0
+        self._commits = 0
+        self._inside = False
+
+    def connection(self) -> driver.Connection:
+        if self._connection is None:
+            self._connection = driver.harden(driver.connect(self._ledger.path))
+        return self._connection
+
+    def begin(self) -> Transaction:
+        self._ledger.turnstile.__enter__()
+        self._inside = True
+        connection = self.connection()
+        connection.execute("BEGIN IMMEDIATE")
+        shared = self._ledger
+        return Transaction(connection, clock=shared.clock, ids=shared.ids, worker_id=shared.worker_id)
+
+    def mark(self, transaction: Transaction) -> int:
+        self._batch += 1
+        transaction.execute(_MARK_BATCH, (self._batch, self._ledger.worker_id))
+        return self._batch
+
+    def committed(self) -> None:
+        self._commits += 1
+        if self._commits >= _COMMITS_PER_CHECKPOINT:
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        self._commits = 0
+        # TRUNCATE would make each later commit grow the file again, which costs a journal commit of the file system;
+        # PASSIVE lets the log be overwritten in place. It waits for nobody.
+        large = _size(self._ledger.wal_path) > _WAL_BYTES_MAX
+        connection = self.connection()
+        if large:
+            connection.execute("PRAGMA busy_timeout=0").fetchone()
+        try:
+            connection.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if large else 'PASSIVE'})").fetchone()
+        finally:
+            if large:
+                connection.execute("PRAGMA busy_timeout=5000").fetchone()
+        crashpoint("checkpoint.after")
+
+    def leave(self) -> None:
+        if not self._inside:
+            return
+        self._inside = False
+        try:
+            if self._connection is not None and self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except driver.SqliteError:
+            self._drop()
+        finally:
+            self._ledger.turnstile.__exit__(None, None, None)
+
+    def look_again(self, number: int) -> bool:
+        """Still inside the turnstile: a marker is committed first, so that a half-written commit cannot come back."""
+        self._drop()
+        connection = self.connection()
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(
+            "INSERT INTO facts (name, value) VALUES ('marker', ?)"
+            " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            (self._ledger.ids.next(),),
+        )
+        found = connection.execute(_LAST_BATCH, (self._ledger.worker_id,)).fetchone()
+        connection.execute("COMMIT")
+        return bool(found and found[0] == number)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with self._ledger.turnstile:
+                self._drop()
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(driver.SqliteError):  # it is being thrown away because it failed
+                connection.close()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
