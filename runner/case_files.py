@@ -179,7 +179,7 @@ def _json_lines(file: IO[bytes], written: str) -> Iterator[tuple[int, JsonValue]
 
 def _parsed(line: bytes, number: int, source: CaseOrigin) -> JsonValue:
     try:
-        return parse_json(line.decode("utf-8"))
+        return parse_json(line.rstrip(b"\r\n").decode("utf-8"))
     except UnicodeDecodeError as cause:
         what, remedy = f"not UTF-8 (byte {cause.start + 1} of the line)", "Save the file as UTF-8"
         raise source.fault(number, what, remedy) from cause
