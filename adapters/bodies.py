@@ -1,0 +1,203 @@
+"""What a body says: the answer, the usage, an error inside it, evidence, and facts about the answer.
+
+Shared by every target that gets bytes back. An answer is there or is not there; whether it is null, false, 0 or empty
+is never asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+from pydantic import Field
+
+from ..ledger.canonical import JsonValue, parse_json
+from ..ledger.errors import WorkOrderInvalid
+from ..ledger.states import DispatchState
+from ..runner.protocols import MISSING, Missing, Outcome, Usage
+from .outcomes import one_line
+from .paths import Path, read_path
+from .tables import Table
+from .templates import text_of
+from .usage import usage_of_counts
+
+__all__ = ["BodyRules", "BodyTable", "ErrorTable", "FlagTable", "UsageTable", "read_body_rules"]
+
+_BOM: Final = b"\xef\xbb\xbf"
+_KNOWN_ENDS: Final = (None, False, "", 0)
+
+
+class UsageTable(Table):
+    """Where the counts stand in the body."""
+
+    tokens_in: str | None = None
+    tokens_out: str | None = None
+    cost_usd: str | None = None
+    raw: str | None = Field(None, description="What is kept as it was reported; the counts' common parent if absent.")
+
+
+class ErrorTable(Table):
+    """An error inside a body: what stands at ``path`` and is not null, false, 0 or empty."""
+
+    path: str
+    refused: bool = Field(False, description="Whether it says that nothing was done.")
+
+
+class FlagTable(Table):
+    """A fact about the answer, such as ``truncated``: it holds where the value at ``path`` is one of these."""
+
+    path: str
+    equals: Any = None
+
+
+class BodyTable(Table):
+    """The keys that all targets with a body share."""
+
+    answer: str = Field("$", description='JSONPath or JSON pointer of the answer; "text" for the whole body as text.')
+    usage: UsageTable | None = Field(None, description="Where tokens and cost stand.")
+    evidence: dict[str, str] = Field({}, description="What is kept beside the answer, by name: `context`, …")
+    flags: dict[str, FlagTable] = Field({}, description="Facts about an answer: `truncated`, `filtered`.")
+    error: str | ErrorTable | None = Field(None, description="Where an error stands inside a body of a good status.")
+
+
+@attrs.frozen
+class BodyRules:
+    """How bodies of one target are read."""
+
+    answer: Path | None  # None: the whole body as text
+    usage: Mapping[str, Path]
+    evidence: Mapping[str, Path]
+    flags: Mapping[str, tuple[Path, JsonValue]]
+    error: Path | None
+    is_error_refusal: bool
+
+    def outcome(self, body: bytes, *, told: str, charset: str = "utf-8") -> Outcome:
+        """Answered, failed or refused; ``told`` is what messages begin with (``200``, ``exit status 0``)."""
+        if self.answer is None and not (self.usage or self.evidence or self.flags or self.error):
+            return _text_outcome(body, charset)
+        try:
+            document = _parsed(body)
+        except (ValueError, RecursionError):
+            if self.answer is None:
+                return _text_outcome(body, charset)
+            what = f"{told}, not JSON: {_excerpt(body)}" if body else f"{told}, no body"
+            return Outcome(
+                state=DispatchState.FAILED, reason="answer.not_json" if body else "answer.missing", message=what
+            )
+        return self._document_outcome(document, body, told=told, charset=charset)
+
+    def _document_outcome(self, document: JsonValue, body: bytes, *, told: str, charset: str) -> Outcome:
+        usage = self.usage_in(document)
+        error = self._error_in(document)
+        if error is not None:
+            state = DispatchState.REFUSED if self.is_error_refusal else DispatchState.FAILED
+            return Outcome(state=state, reason="body.error", message=f"{told}: {error}", usage=usage)
+        answer = _decoded(body, charset)[0] if self.answer is None else self.answer.find(document)
+        if isinstance(answer, Missing):
+            path = self.answer.text if self.answer is not None else ""
+            what = f"{told}: there is nothing at {path}"
+            return Outcome(state=DispatchState.FAILED, reason="answer.missing", message=what, usage=usage)
+        return Outcome(
+            state=DispatchState.ANSWERED,
+            answer=answer,
+            usage=usage,
+            evidence=self._evidence_in(document),
+            flags=tuple(name for name, (path, value) in self.flags.items() if _same(path.find(document), value)),
+        )
+
+    def usage_of(self, body: bytes) -> Usage | None:
+        """What a body that is no answer reports as used; None where it is not JSON."""
+        if not self.usage:
+            return None
+        try:
+            return self.usage_in(_parsed(body))
+        except (ValueError, RecursionError):
+            return None
+
+    def usage_in(self, document: JsonValue) -> Usage | None:
+        if not self.usage:
+            return None
+        found = {name: path.find(document) for name, path in self.usage.items()}
+        raw = found.pop("raw", MISSING)
+        return usage_of_counts(found, raw=raw)
+
+    def _error_in(self, document: JsonValue) -> str | None:
+        if self.error is None:
+            return None
+        error = self.error.find(document)
+        if isinstance(error, Missing) or error in _KNOWN_ENDS or error in ([], {}):
+            return None
+        return one_line(text_of(error))
+
+    def _evidence_in(self, document: JsonValue) -> dict[str, JsonValue]:
+        found = {name: path.find(document) for name, path in self.evidence.items()}
+        return {name: value for name, value in found.items() if not isinstance(value, Missing)}
+
+
+def read_body_rules(table: BodyTable, *, place: str) -> BodyRules:
+    """Compile the paths; raises WorkOrderInvalid."""
+    error = ErrorTable(path=table.error) if isinstance(table.error, str) else table.error
+    return BodyRules(
+        answer=None if table.answer == "text" else read_path(table.answer, place=f"{place}.answer"),
+        usage=_usage_paths(table.usage, f"{place}.usage"),
+        evidence={name: read_path(text, place=f"{place}.evidence.{name}") for name, text in table.evidence.items()},
+        flags={
+            name: (read_path(flag.path, place=f"{place}.flags.{name}"), flag.equals)
+            for name, flag in table.flags.items()
+        },
+        error=None if error is None else read_path(error.path, place=f"{place}.error"),
+        is_error_refusal=error is not None and error.refused,
+    )
+
+
+def _usage_paths(table: UsageTable | None, place: str) -> dict[str, Path]:
+    if table is None:
+        return {}
+    told = {name: text for name, text in table.model_dump().items() if text is not None}
+    if not told:
+        raise WorkOrderInvalid(f"{place}: no path is given", "Name tokens_in, tokens_out or cost_usd", place=place)
+    if "raw" not in told:
+        told["raw"] = _parent(next(iter(told.values())))
+    return {name: read_path(text, place=f"{place}.{name}") for name, text in told.items()}
+
+
+def _parent(path: str) -> str:
+    """``$.usage`` for ``$.usage.input``, ``/usage`` for ``/usage/input``."""
+    if path.startswith("/"):
+        return path.rpartition("/")[0] or "$"
+    parent = path.rpartition(".")[0]
+    return parent if parent.startswith("$") and not parent.endswith(".") else "$"
+
+
+def _parsed(body: bytes) -> JsonValue:
+    return parse_json(body.removeprefix(_BOM))
+
+
+def _unread(body: bytes, told: str) -> Outcome:
+    if not body:
+        return Outcome(state=DispatchState.FAILED, reason="answer.missing", message=f"{told}, no body")
+    what = f"{told}, not JSON: {_excerpt(body)}"
+    return Outcome(state=DispatchState.FAILED, reason="answer.not_json", message=what)
+
+
+def _text_outcome(body: bytes, charset: str) -> Outcome:
+    text, is_whole = _decoded(body, charset)
+    return Outcome(state=DispatchState.ANSWERED, answer=text, flags=() if is_whole else ("undecodable",))
+
+
+def _decoded(body: bytes, charset: str) -> tuple[str, bool]:
+    try:
+        return body.decode(charset), True
+    except (UnicodeDecodeError, LookupError):
+        return body.decode("utf-8", "replace"), False
+
+
+def _excerpt(body: bytes) -> str:
+    return one_line(body[:400].decode("utf-8", "replace"), length_max=120)
+
+
+def _same(found: JsonValue | Missing, wanted: JsonValue) -> bool:
+    if isinstance(found, Missing):
+        return False
+    return type(found) is type(wanted) and found == wanted
