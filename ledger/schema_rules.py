@@ -30,7 +30,10 @@ _MACHINE_TABLES: Final = {
     "provision": "provisions",
     "import": "imports",
 }
-_NEVER_DELETED: Final = ("attempts", "calls", "dispatches", "observations", "events", "settlements")
+_NEVER_DELETED: Final = (
+    *("runs", "variants", "cases", "slots", "attempts", "calls", "dispatches", "observations", "events"),
+    *("settlements", "budgets", "budget_amendments", "reservations", "evaluations", "evaluation_judges", "judgments"),
+)
 _NEVER_CHANGED: Final = ("events", "observations", "settlements", "cases", "variants", "budget_amendments")
 _EVENTS_WITHOUT_GAPS: Final = (
     "CREATE TRIGGER events_without_gaps BEFORE INSERT ON events"

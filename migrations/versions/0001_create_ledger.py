@@ -676,6 +676,26 @@ TRIGGERS = [
     BEGIN SELECT RAISE(ABORT, 'the import may not change its state so'); END
     """,
     """
+    CREATE TRIGGER runs_stay BEFORE DELETE ON runs
+    WHEN coalesce((SELECT state FROM runs WHERE run_key = OLD.run_key), '') NOT IN ('planning', 'importing')
+    BEGIN SELECT RAISE(ABORT, 'rows of runs are never deleted'); END
+    """,
+    """
+    CREATE TRIGGER variants_stay BEFORE DELETE ON variants
+    WHEN coalesce((SELECT state FROM runs WHERE run_key = OLD.run_key), '') NOT IN ('planning', 'importing')
+    BEGIN SELECT RAISE(ABORT, 'rows of variants are never deleted'); END
+    """,
+    """
+    CREATE TRIGGER cases_stay BEFORE DELETE ON cases
+    WHEN coalesce((SELECT state FROM runs WHERE run_key = OLD.run_key), '') NOT IN ('planning', 'importing')
+    BEGIN SELECT RAISE(ABORT, 'rows of cases are never deleted'); END
+    """,
+    """
+    CREATE TRIGGER slots_stay BEFORE DELETE ON slots
+    WHEN coalesce((SELECT state FROM runs WHERE run_key = OLD.run_key), '') NOT IN ('planning', 'importing')
+    BEGIN SELECT RAISE(ABORT, 'rows of slots are never deleted'); END
+    """,
+    """
     CREATE TRIGGER attempts_stay BEFORE DELETE ON attempts
     WHEN coalesce((SELECT state FROM runs WHERE run_key = OLD.run_key), '') NOT IN ('planning', 'importing')
     BEGIN SELECT RAISE(ABORT, 'rows of attempts are never deleted'); END
@@ -704,6 +724,36 @@ TRIGGERS = [
     CREATE TRIGGER settlements_stay BEFORE DELETE ON settlements
     WHEN coalesce((SELECT state FROM runs WHERE run_key = OLD.run_key), '') NOT IN ('planning', 'importing')
     BEGIN SELECT RAISE(ABORT, 'rows of settlements are never deleted'); END
+    """,
+    """
+    CREATE TRIGGER budgets_stay BEFORE DELETE ON budgets
+    WHEN coalesce((SELECT state FROM runs WHERE run_key = OLD.run_key), '') NOT IN ('planning', 'importing')
+    BEGIN SELECT RAISE(ABORT, 'rows of budgets are never deleted'); END
+    """,
+    """
+    CREATE TRIGGER budget_amendments_stay BEFORE DELETE ON budget_amendments
+    WHEN coalesce((SELECT state FROM runs WHERE run_key = OLD.run_key), '') NOT IN ('planning', 'importing')
+    BEGIN SELECT RAISE(ABORT, 'rows of budget_amendments are never deleted'); END
+    """,
+    """
+    CREATE TRIGGER reservations_stay BEFORE DELETE ON reservations
+    WHEN coalesce((SELECT state FROM runs WHERE run_key = OLD.run_key), '') NOT IN ('planning', 'importing')
+    BEGIN SELECT RAISE(ABORT, 'rows of reservations are never deleted'); END
+    """,
+    """
+    CREATE TRIGGER evaluations_stay BEFORE DELETE ON evaluations
+    WHEN coalesce((SELECT state FROM runs WHERE run_key = OLD.run_key), '') NOT IN ('planning', 'importing')
+    BEGIN SELECT RAISE(ABORT, 'rows of evaluations are never deleted'); END
+    """,
+    """
+    CREATE TRIGGER evaluation_judges_stay BEFORE DELETE ON evaluation_judges
+    WHEN coalesce((SELECT state FROM runs WHERE run_key = OLD.run_key), '') NOT IN ('planning', 'importing')
+    BEGIN SELECT RAISE(ABORT, 'rows of evaluation_judges are never deleted'); END
+    """,
+    """
+    CREATE TRIGGER judgments_stay BEFORE DELETE ON judgments
+    WHEN coalesce((SELECT state FROM runs WHERE run_key = OLD.run_key), '') NOT IN ('planning', 'importing')
+    BEGIN SELECT RAISE(ABORT, 'rows of judgments are never deleted'); END
     """,
     """
     CREATE TRIGGER events_unchanged BEFORE UPDATE ON events
