@@ -1,0 +1,283 @@
+"""Judges that compare: exact, contains, not_contains, regex, numeric.
+
+Each is made in Python (``exact()``) or from a work order's table, and gives pass or fail. What cannot be compared
+gets no verdict, with a reason: ``missing_expected``, ``answer_not_text``, ``expected_unfit``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation, localcontext
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+from pydantic import Field
+
+from ..ledger.canonical import JsonValue
+from ..ledger.errors import WorkOrderInvalid
+from ..runner.protocols import Missing, NoVerdict, Observed, Verdict
+from .outcomes import one_line
+from .tables import Table, read_table
+from .templates import text_of
+
+__all__ = [
+    "RuleJudge",
+    "contains",
+    "contains_from_work_order",
+    "exact",
+    "exact_from_work_order",
+    "not_contains",
+    "not_contains_from_work_order",
+    "numeric",
+    "numeric_from_work_order",
+    "regex",
+    "regex_from_work_order",
+    "same_json",
+]
+
+_RULES_VERSION: Final = 1  # part of every identity: rises when a rule judges the same answer otherwise
+_EXPONENT_MAX: Final = 400
+_DIGITS_MAX: Final = 1000
+
+Rule = Callable[[JsonValue, JsonValue], Verdict | NoVerdict]
+
+
+@attrs.frozen
+class RuleJudge:
+    """A rule with its options. ``value`` takes the place of what the cases expect."""
+
+    kind: str
+    name: str
+    _rule: Rule = attrs.field(eq=False, repr=False)
+    _options: Mapping[str, JsonValue]
+    _value: JsonValue = None
+    scale: tuple[float, float] | None = None
+
+    def identity(self) -> Mapping[str, JsonValue]:
+        return {"kind": self.kind, "version": _RULES_VERSION, "options": self._options, "value": self._value}
+
+    def judge(self, observed: Observed) -> Verdict | NoVerdict:
+        expected = observed.case.expected if self._value is None else self._value
+        if isinstance(expected, Missing):
+            return NoVerdict(
+                "missing_expected", f'case "{one_line(observed.case.id)}" says nothing of what is expected'
+            )
+        return self._rule(observed.answer, expected)
+
+
+def exact(
+    *, name: str = "exact", ignore_case: bool = False, trim: bool = False, strict_numbers: bool = False
+) -> RuleJudge:
+    """The answer equals what is expected, as JSON: ``1`` is ``1.0`` but for ``strict_numbers``, and never ``true``."""
+
+    def folded(text: str) -> str:
+        text = text.strip() if trim else text
+        return text.casefold() if ignore_case else text
+
+    def rule(answer: JsonValue, expected: JsonValue) -> Verdict:
+        if same_json(answer, expected, folded=folded, strict_numbers=strict_numbers):
+            return Verdict(passed=True)
+        return Verdict(passed=False, explanation=f"expected {_shown(expected)}, got {_shown(answer)}")
+
+    options = {"ignore_case": ignore_case, "trim": trim, "strict_numbers": strict_numbers}
+    return RuleJudge("exact", name, rule, options)
+
+
+def contains(
+    value: str | Sequence[str] | None = None, *, name: str = "contains", ignore_case: bool = False, any_of: bool = False
+) -> RuleJudge:
+    """The answer, a text, contains every text that is expected; one of them is enough with ``any_of``."""
+
+    def rule(answer: JsonValue, expected: JsonValue) -> Verdict | NoVerdict:
+        found = _find(answer, expected, ignore_case=ignore_case)
+        if isinstance(found, NoVerdict):
+            return found
+        missing = [text for text, is_there in found.items() if not is_there]
+        passed = len(missing) < len(found) if any_of else not missing
+        return Verdict(passed=passed, explanation="" if passed else f"not there: {_shown(missing)}")
+
+    return RuleJudge("contains", name, rule, {"ignore_case": ignore_case, "any_of": any_of}, _wanted(value))
+
+
+def not_contains(
+    value: str | Sequence[str] | None = None, *, name: str = "not_contains", ignore_case: bool = False
+) -> RuleJudge:
+    """The answer, a text, contains none of the texts."""
+
+    def rule(answer: JsonValue, expected: JsonValue) -> Verdict | NoVerdict:
+        found = _find(answer, expected, ignore_case=ignore_case)
+        if isinstance(found, NoVerdict):
+            return found
+        present = [text for text, is_there in found.items() if is_there]
+        return Verdict(passed=not present, explanation=f"it contains {_shown(present)}" if present else "")
+
+    return RuleJudge("not_contains", name, rule, {"ignore_case": ignore_case}, _wanted(value))
+
+
+def regex(
+    pattern: str | None = None, *, name: str = "regex", ignore_case: bool = False, full: bool = False
+) -> RuleJudge:
+    """The pattern is found in the answer, a text; with ``full``, it is the whole answer.
+
+    Raises ValueError for a pattern that is none. Without ``pattern``, each case's ``expected`` is the pattern.
+    """
+    flags = re.IGNORECASE if ignore_case else re.NOFLAG
+    if pattern is not None:
+        _compiled(pattern, flags)
+
+    def rule(answer: JsonValue, expected: JsonValue) -> Verdict | NoVerdict:
+        if not isinstance(answer, str):
+            return _not_text(answer)
+        try:
+            compiled = _compiled(expected if isinstance(expected, str) else "", flags)
+        except ValueError as fault:
+            return NoVerdict("expected_unfit", str(fault))
+        found = compiled.fullmatch(answer) if full else compiled.search(answer)
+        explanation = "" if found else f"{_shown(compiled.pattern)} is not found"
+        return Verdict(passed=found is not None, explanation=explanation)
+
+    return RuleJudge("regex", name, rule, {"ignore_case": ignore_case, "full": full}, pattern)
+
+
+def numeric(*, name: str = "numeric", tolerance: float = 0.0, relative: float = 0.0) -> RuleJudge:
+    """The answer is the expected number, give or take ``tolerance``, or ``relative`` times the expected number.
+
+    A text counts as the number that it is in whole. An answer that is no number fails.
+    """
+    if not (0 <= tolerance < float("inf") and 0 <= relative < float("inf")):
+        raise ValueError("a tolerance is 0 or more")
+
+    def rule(answer: JsonValue, expected: JsonValue) -> Verdict | NoVerdict:
+        wanted, given = _number(expected), _number(answer)
+        if wanted is None:
+            return NoVerdict("expected_unfit", f"{_shown(expected)} is no number")
+        if given is None:
+            return Verdict(passed=False, explanation=f"{_shown(answer)} is no number")
+        with localcontext(prec=_DIGITS_MAX):
+            room = max(Decimal(str(tolerance)), Decimal(str(relative)) * abs(wanted))
+            passed = abs(given - wanted) <= room
+        return Verdict(
+            passed=passed, explanation="" if passed else f"expected {_shown(expected)}, got {_shown(answer)}"
+        )
+
+    return RuleJudge("numeric", name, rule, {"tolerance": tolerance, "relative": relative})
+
+
+class _ExactTable(Table):
+    name: str = "exact"
+    ignore_case: bool = False
+    trim: bool = False
+    strict_numbers: bool = False
+
+
+class _ContainsTable(Table):
+    name: str = "contains"
+    value: str | list[str] | None = None
+    ignore_case: bool = False
+    any_of: bool = False
+
+
+class _NotContainsTable(Table):
+    name: str = "not_contains"
+    value: str | list[str] | None = None
+    ignore_case: bool = False
+
+
+class _RegexTable(Table):
+    name: str = "regex"
+    pattern: str | None = None
+    ignore_case: bool = False
+    full: bool = False
+
+
+class _NumericTable(Table):
+    name: str = "numeric"
+    tolerance: float = Field(0.0, ge=0)
+    relative: float = Field(0.0, ge=0)
+
+
+def _factory(table: type[Table], make: Callable[..., RuleJudge]) -> Callable[..., RuleJudge]:
+    def from_work_order(raw: Mapping[str, Any], *, folder: Path, place: str) -> RuleJudge:  # noqa: ARG001
+        try:
+            return make(**read_table(table, raw, place=place).model_dump())
+        except ValueError as fault:
+            if isinstance(fault, WorkOrderInvalid):
+                raise
+            raise WorkOrderInvalid(f"{place}: {fault}", "Correct it", place=place) from fault
+
+    return from_work_order
+
+
+exact_from_work_order = _factory(_ExactTable, exact)
+contains_from_work_order = _factory(_ContainsTable, contains)
+not_contains_from_work_order = _factory(_NotContainsTable, not_contains)
+regex_from_work_order = _factory(_RegexTable, regex)
+numeric_from_work_order = _factory(_NumericTable, numeric)
+
+
+def same_json(
+    one: JsonValue, other: JsonValue, *, folded: Callable[[str], str] = str, strict_numbers: bool = False
+) -> bool:
+    """Whether two JSON values are equal, ``true`` and ``1`` being different."""
+    match one, other:
+        case (bool() | None, _) | (_, bool() | None):
+            return one is other
+        case (int() | float(), int() | float()):
+            return one == other and not (strict_numbers and type(one) is not type(other))
+        case (str(), str()):
+            return folded(one) == folded(other)
+        case (Mapping(), Mapping()):
+            return one.keys() == other.keys() and all(
+                same_json(value, other[key], folded=folded, strict_numbers=strict_numbers) for key, value in one.items()
+            )
+        case (list() | tuple(), list() | tuple()):
+            return len(one) == len(other) and all(
+                same_json(*pair, folded=folded, strict_numbers=strict_numbers) for pair in zip(one, other, strict=True)
+            )
+    return False
+
+
+def _find(answer: JsonValue, expected: JsonValue, *, ignore_case: bool) -> dict[str, bool] | NoVerdict:
+    if not isinstance(answer, str):
+        return _not_text(answer)
+    texts = [expected] if isinstance(expected, str) else expected
+    if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) and text for text in texts):
+        return NoVerdict("expected_unfit", f"{_shown(expected)} is neither a text nor a list of texts")
+    where = answer.casefold() if ignore_case else answer
+    return {text: (text.casefold() if ignore_case else text) in where for text in texts if isinstance(text, str)}
+
+
+def _wanted(value: str | Sequence[str] | None) -> JsonValue:
+    return value if value is None or isinstance(value, str) else list(value)
+
+
+def _compiled(pattern: str, flags: re.RegexFlag) -> re.Pattern[str]:
+    try:
+        if not pattern:
+            raise ValueError("a pattern is wanted")
+        return re.compile(pattern, flags)
+    except (re.error, RecursionError, OverflowError) as fault:
+        raise ValueError(f"{_shown(pattern)} is no regular expression ({fault})") from None
+
+
+def _number(value: JsonValue) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = Decimal(value) if isinstance(value, int) else Decimal(str(value).strip()[:_DIGITS_MAX])
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() and abs(number.adjusted()) <= _EXPONENT_MAX else None
+
+
+def _not_text(answer: JsonValue) -> NoVerdict:
+    return NoVerdict("answer_not_text", f"the answer is {_shown(answer)}")
+
+
+def _shown(value: JsonValue) -> str:
+    try:
+        return one_line(value if isinstance(value, str) and value else text_of(value) or '""', length_max=120)
+    except (TypeError, ValueError, RecursionError):
+        return "a value too large to show"
