@@ -122,8 +122,8 @@ def _parse_json(text: str, place: Place) -> Any:
 
 def _one_line(text: str) -> str:
     shown = " ".join(text.split())
-    head = shown[:1] if shown[1:2].isupper() else shown[:1].lower()
-    return head + shown[1:200]
+    first = shown.partition(" ")[0]
+    return (shown[:1].lower() if first[1:].islower() else shown[:1]) + shown[1:200]
 
 
 def refuse_foreign(value: object, *, place: Place) -> None:

@@ -245,6 +245,7 @@ _WANTED: Final[Mapping[str, tuple[str, str]]] = {
     "int_type": ("no whole number", "Write a whole number"),
     "float_type": ("no number", "Write a number"),
     "string_type": ("no text", "Write text in quotes"),
+    "string_unicode": ("text that UTF-8 cannot hold", "Take out the lone surrogates"),
     "string_too_short": ("empty", "Write some text"),
     "list_type": ("no list", "Write a list in square brackets"),
     "dict_type": ("no table", "Write a table of keys"),

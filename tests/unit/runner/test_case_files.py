@@ -234,7 +234,7 @@ def test_only_the_ids_of_a_file_are_held_in_memory(tmp_path: Path) -> None:
 
 
 def test_cases_can_be_given_as_dicts_and_as_cases() -> None:
-    given_rows = [{"id": 1, "input": {"a": [1]}, "expected": None}, Case("b", "x", metadata={"k": 1})]
+    given_rows: list[Any] = [{"id": 1, "input": {"a": [1]}, "expected": None}, Case("b", "x", metadata={"k": 1})]
     assert list(cases(given_rows)) == [Case("1", {"a": [1]}, None), Case("b", "x", MISSING, {"k": 1})]
 
 
