@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tallystick.adapters import registry
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("adapters", "ledger", "migrations", "runner")
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -132,6 +134,14 @@ def test_entry_point_names_something_that_can_be_called(value: str) -> None:
     for part in attribute.split("."):
         found = getattr(found, part)
     assert callable(found)
+
+
+def test_registry_of_a_checkout_knows_the_same_adapters_as_the_entry_points() -> None:
+    built_in = {
+        group: {kind: f"tallystick.adapters.{place}" for kind, place in kinds.items()}
+        for group, kinds in registry._BUILT_IN.items()
+    }
+    assert built_in == PROJECT["project"]["entry-points"]
 
 
 @pytest.fixture(scope="module")
