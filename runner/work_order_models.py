@@ -249,7 +249,7 @@ _WANTED: Final[Mapping[str, tuple[str, str]]] = {
     "string_too_short": ("empty", "Write some text"),
     "list_type": ("no list", "Write a list in square brackets"),
     "dict_type": ("no table", "Write a table of keys"),
-    "greater_than_equal": ("too small", "Write {ge} or more"),
+    "greater_than_equal": ("too small", "Write {ge:g} or more"),
     "greater_than": ("too small", "Write more than {gt:g}"),
     "less_than_equal": ("too large", "Write {le} or less"),
 }
