@@ -92,7 +92,8 @@ class Ledger:
         Raises LedgerMissing, LedgerOutdated, LedgerNewer, NotALedger, LedgerOnNetwork or LedgerReadOnly, each before
         anything is changed. ``clock`` is for tests and only used by the first opening in a process.
         """
-        place = Path(path).absolute()
+        # Through links: locks lie beside the file itself, so that every name of it leads to the same ones.
+        place = Path(path).resolve()
         with _registry:
             if place.exists() and (shared := _open.get(_key(place))) is not None:
                 shared.users += 1

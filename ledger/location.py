@@ -71,9 +71,10 @@ def make_side_folder(path: Path) -> Path:
         probe.unlink()
     except FileNotFoundError as problem:
         raise LedgerReadOnly(
-            f"the folder {path.parent} of the ledger does not exist", "create it, or name another path with --ledger",
+            f"the ledger {path} cannot be created: its folder does not exist",
+            "create the folder, or name another path with --ledger",
             str(path),
-        ) from problem  # fmt: skip
+        ) from problem
     except OSError as problem:
         raise LedgerReadOnly(
             f"the folder of the ledger {path} cannot be written ({problem.strerror})",

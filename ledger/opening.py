@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 from pathlib import Path
+from typing import Final
 
 from . import driver, migrate
 from .errors import LedgerMissing, LedgerNewer, LedgerOutdated, LedgerReadOnly, NotALedger
@@ -16,6 +17,9 @@ from .turnstile import Turnstile
 from .workers import WorkerFolder
 
 __all__ = ["Found", "look", "prepare"]
+
+
+_HEADER_BYTES: Final = 112
 
 
 class Found(Enum):
@@ -36,8 +40,9 @@ def look(path: Path) -> Found:
     if path.stat().st_size == 0:
         return Found.EMPTY
     try:
+        _refuse_by_header(path)
         connection = driver.connect(path)
-    except driver.SqliteError as problem:
+    except (OSError, driver.SqliteError) as problem:
         raise LedgerReadOnly(f"{path} cannot be opened ({problem})", "check its permissions", str(path)) from problem
     try:
         return _look_inside(connection, path)
@@ -47,6 +52,22 @@ def look(path: Path) -> Found:
         connection.close()
 
 
+def _refuse_by_header(path: Path) -> None:
+    """Refuse what is foreign or newer by its first bytes (sqlite.org/fileformat2.html, section 1.3).
+
+    SQLite itself would recover and copy back the write-ahead log of a foreign database by just opening and closing it.
+    """
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    application, number = (int.from_bytes(header[at : at + 4], "big") for at in (68, 60))
+    # A new ledger, for an instant or since a kill, is a database without a table: a leaf page of 0 cells.
+    is_new = application == 0 and header[100:101] == b"\r" and header[103:105] == b"\0\0"
+    if header[:16] != b"SQLite format 3\0" or not (is_new or application == driver.APPLICATION_ID):
+        raise _foreign(path)
+    if number > SCHEMA_NUMBER:
+        raise _newer(path, number)
+
+
 def _look_inside(connection: driver.Connection, path: Path) -> Found:
     if migrate.is_empty(connection):
         return Found.EMPTY
@@ -54,11 +75,7 @@ def _look_inside(connection: driver.Connection, path: Path) -> Found:
         raise _foreign(path)
     number = migrate.schema_number(connection)
     if number > SCHEMA_NUMBER:
-        raise LedgerNewer(
-            f"the ledger {path} has schema {number}, and this version knows schemas up to {SCHEMA_NUMBER}",
-            "use the newer version of tallystick that made it",
-            str(path),
-        )
+        raise _newer(path, number)
     return Found.CURRENT if number == SCHEMA_NUMBER else Found.OUTDATED
 
 
@@ -104,6 +121,14 @@ def _refuse_unasked(path: Path, found: Found, *, create: bool, upgrade: bool) ->
             f"the ledger {path} has an older schema", "run `tallystick ledger upgrade` (it makes a backup first)",
             str(path),
         )  # fmt: skip
+
+
+def _newer(path: Path, number: int) -> LedgerNewer:
+    return LedgerNewer(
+        f"the ledger {path} has schema {number}, and this version knows schemas up to {SCHEMA_NUMBER}",
+        "use the newer version of tallystick that made it",
+        str(path),
+    )
 
 
 def _foreign(path: Path) -> NotALedger:

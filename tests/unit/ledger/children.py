@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -96,9 +97,7 @@ class Child:
         self.kill()
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):  # it died with something unread
                     stream.close()
-                except BrokenPipeError:
-                    pass  # it died with something unread
         for descriptor in self._pipes:
             os.close(descriptor)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from tallystick.ledger.ledger import Ledger
-
 from tests.unit.ledger.factories import HandClock, new_ledger
 
 

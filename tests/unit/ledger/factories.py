@@ -58,7 +58,13 @@ def raw(path: Path) -> Connection:
 
 
 def budget(
-    number: int = 1, *, limit: int = 10, unit: str = "dispatches", kind: str = "hard", scope: str = "run", value: str = ""
+    number: int = 1,
+    *,
+    limit: int = 10,
+    unit: str = "dispatches",
+    kind: str = "hard",
+    scope: str = "run",
+    value: str = "",
 ) -> BudgetPlan:
     return BudgetPlan(number, scope, value, unit, kind, limit, 1)
 
@@ -187,3 +193,13 @@ def budget_row(ledger: Ledger, run_key: int, number: int = 1) -> tuple[int, int,
     sql = "SELECT held, settled, overrun, unknown_uses FROM budgets WHERE run_key = ? AND budget_no = ?"
     held, settled, overrun, unknown = one(ledger, sql, run_key, number)
     return held, settled, overrun, unknown
+
+
+SETTINGS = {
+    "journal_mode": "wal",
+    "synchronous": 2,
+    "foreign_keys": 1,
+    "recursive_triggers": 1,
+    "wal_autocheckpoint": 0,
+    "cache_size": -16384,
+}

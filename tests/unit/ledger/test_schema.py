@@ -102,9 +102,7 @@ def test_the_database_allows_the_legal_transitions_of_a_machine_and_refuses_ever
 
 @pytest.mark.parametrize("table", STAY)
 @pytest.mark.parametrize("state", ["open", "finished", "cancelled", "moving", "moved"])
-def test_rows_of_history_cannot_be_deleted_once_a_run_is_shown(
-    table: str, state: str, connection: Connection
-) -> None:
+def test_rows_of_history_cannot_be_deleted_once_a_run_is_shown(table: str, state: str, connection: Connection) -> None:
     plant_run(connection, state)
     if table != "runs":
         plant(connection, metadata.tables[table], run_key=1)
@@ -218,7 +216,7 @@ def test_the_chain_goes_on_from_what_is_there_after_a_piece_of_work_was_rolled_b
 
 
 def test_the_migrations_make_the_tables_indexes_and_triggers_that_the_code_describes(file: Path) -> None:
-    compiled = dialect()  # type: ignore[no-untyped-call]
+    compiled = dialect()
     wanted = [str(CreateTable(table).compile(dialect=compiled)) for table in metadata.sorted_tables]
     wanted += [
         str(CreateIndex(index).compile(dialect=compiled)) for table in metadata.sorted_tables for index in table.indexes
@@ -273,5 +271,3 @@ def test_every_state_can_be_reached_from_its_beginning() -> None:
 
 def squeezed(sql: str) -> str:
     return re.sub(r"\s*([(),])\s*", r"\1", re.sub(r"\s+", " ", sql)).strip()
-
-
