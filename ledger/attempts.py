@@ -19,7 +19,23 @@ from .statements import hot, hot_insert
 from .states import AttemptState, DispatchState, NextStep, SlotState
 from .transaction import Transaction
 
-__all__ = ["begin", "dispatch_again", "fail", "give_back", "keep_late", "lose", "observe", "refuse", "reopen"]
+__all__ = [
+    "add_observation",
+    "begin",
+    "dispatch_again",
+    "end_failed",
+    "fail",
+    "fail_unprepared",
+    "give_back",
+    "keep_late",
+    "leave_unknown",
+    "lose",
+    "observe",
+    "postpone",
+    "refuse",
+    "reopen",
+    "tries_spent",
+]
 
 _SLOT = (slots.c.run_key == bindparam("run")) & (slots.c.slot_no == bindparam("slot"))
 _CLAIM = hot(
@@ -186,12 +202,16 @@ def refuse(tx: Transaction, key: DispatchKey, facts: DispatchFacts) -> None:
     _event(tx, key, "dispatch.refused", facts)
 
 
-def give_back(tx: Transaction, key: DispatchKey, waiting: Waiting, *, reason: str, message: str = "") -> None:
-    """End an attempt of which nothing is unknown; the slot waits again, perhaps not before an instant."""
+def give_back(tx: Transaction, key: DispatchKey, waiting: Waiting | None, *, reason: str, message: str = "") -> None:
+    """End an attempt of which nothing is unknown and nothing was done.
+
+    The slot waits again, perhaps not before an instant; without ``waiting`` it is unavailable: tried often enough.
+    """
     facts = DispatchFacts(DispatchState.REFUSED, reason, message)
     _move_attempt(tx, key, AttemptState.GIVEN_BACK, AttemptState.RUNNING, facts)
-    _end_slot(tx, key, SlotState.PENDING, waiting=waiting, reason=reason)
-    _event(tx, key, "attempt.given_back", facts, {"not_before": waiting.not_before_us})
+    state = SlotState.PENDING if waiting else SlotState.UNAVAILABLE
+    _end_slot(tx, key, state, waiting=waiting, reason=reason)
+    _event(tx, key, "attempt.given_back", facts, {"not_before": waiting.not_before_us if waiting else -1})
 
 
 def fail(tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, waiting: Waiting | None) -> None:
@@ -323,3 +343,46 @@ def _event(
 
 def _amounts(holds: Sequence[Hold]) -> dict[str, int]:
     return {str(hold.budget_no): hold.amount for hold in holds}
+
+
+def fail_unprepared(
+    tx: Transaction, run_key: int, slot_no: int, *, fingerprint: str, reason: str, message: str
+) -> None:
+    """A case from which no request can be made: a failed attempt without any call, and a failed slot."""
+    claimed = tx.rows(_CLAIM, ("in_flight", 1, run_key, slot_no, "pending"))
+    if not claimed:
+        raise TransitionRefused(f"slot {slot_no} is not pending", "somebody else has claimed it", "slot", "failed")
+    key = DispatchKey(run_key, slot_no, claimed[0][0], "", 0)
+    tx.execute(_ADD_ATTEMPT, (run_key, slot_no, key.attempt_no, "running", tx.worker_id, fingerprint, 0, tx.now_us))
+    end_failed(tx, key, DispatchFacts(DispatchState.FAILED, reason, message), waiting=None)
+
+
+def postpone(tx: Transaction, run_key: int, slot_no: int, *, not_before_us: int) -> None:
+    """Let a waiting slot wait longer; its next step stays."""
+    tx.change(
+        "UPDATE slots SET not_before_us = ?, suspect = 0 WHERE run_key = ? AND slot_no = ? AND state = 'pending'",
+        (not_before_us, run_key, slot_no),
+    )
+
+
+def leave_unknown(tx: Transaction, run_key: int, slot_no: int, *, reason: str) -> None:
+    """A waiting slot whose resends or queries are used up: from here an operator decides."""
+    tx.move(
+        "slot",
+        "unknown",
+        "UPDATE slots SET state = 'unknown', reason = ?, next_step = 'new', not_before_us = 0, suspect = 0"
+        " WHERE run_key = ? AND slot_no = ? AND state = 'pending' AND next_step <> 'new'",
+        (reason, run_key, slot_no),
+    )
+    tx.event(run_key, "slot.unknown", {"slot": slot_no, "reason": reason})
+
+
+def tries_spent(tx: Transaction, run_key: int, slot_no: int) -> int:
+    """How many ended attempts count against ``attempts_max``: a death of ours is not the target's fault."""
+    count: int = tx.row(
+        "SELECT count(*) FROM attempts WHERE run_key = ? AND slot_no = ?"
+        " AND state IN ('failed', 'unknown', 'late', 'given_back', 'not_landed', 'abandoned')"
+        " AND coalesce(reason, '') NOT IN ('coordinator.died', 'stopped')",
+        (run_key, slot_no),
+    )[0]
+    return count

@@ -22,6 +22,7 @@ __all__ = [
     "slot_counts",
     "slot_reasons",
     "totals_of",
+    "unfinished_of_name",
     "variants_of",
 ]
 
@@ -132,6 +133,12 @@ def run_by_digest(reader: Reader, work_order_digest: str) -> RunRow | None:
         f"{_RUN} WHERE work_order_digest = ? AND state IN ('open', 'finished') ORDER BY run_key DESC LIMIT 1",
         (work_order_digest,),
     )
+    return None if row is None else RunRow(*row)
+
+
+def unfinished_of_name(reader: Reader, name: str) -> RunRow | None:
+    """The newest unfinished run of that name."""
+    row = reader.row(f"{_RUN} WHERE name = ? AND state = 'open' ORDER BY run_key DESC LIMIT 1", (name,))
     return None if row is None else RunRow(*row)
 
 

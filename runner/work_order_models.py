@@ -47,8 +47,10 @@ class KeyClass(StrEnum):
     FORM = "form"  # says how the work order is written
 
 
-def _key(default: Any, key_class: KeyClass, meaning: str, **rules: Any) -> Any:
-    return Field(default, description=meaning, json_schema_extra={"class": key_class.value}, **rules)
+def _key(default: Any, key_class: KeyClass, meaning: str, *, form: str = "", **rules: Any) -> Any:
+    # ``form`` says what is wanted where the type alone does not.
+    extra: dict[str, Any] = {"class": key_class.value, "form": form}
+    return Field(default, description=meaning, json_schema_extra=extra, **rules)
 
 
 def a_name(text: str) -> str:
@@ -80,7 +82,12 @@ class OrderTable(Table):
     judges: list[dict[str, Any]] = _key(
         [], KeyClass.EVALUATION, "What is said of each observation, one table `[[judges]]` each."
     )
-    budgets: Any = _key({}, KeyClass.LIMIT, "How much may be used: one table `[budgets]`, or several `[[budgets]]`.")
+    budgets: Any = _key(
+        {},
+        KeyClass.LIMIT,
+        "How much may be used: one table `[budgets]`, or several `[[budgets]]`.",
+        form="table, or list of tables",
+    )
     execution: dict[str, Any] = _key({}, KeyClass.LIMIT, "How the run is executed.")
 
 
@@ -120,14 +127,17 @@ class JudgeTable(Table):
 class BudgetTable(Table):
     """One budget under its unit's key."""
 
-    limit: Any = _key(..., KeyClass.LIMIT, "The most that may be used, in the unit of the key.")
+    limit: Any = _key(..., KeyClass.LIMIT, "The most that may be used, in the unit of the key.", form="amount")
     kind: Literal["hard", "soft"] = _key(
         BudgetKind.HARD.value,
         KeyClass.LIMIT,
         "`hard`: set aside before each dispatch, never passed. `soft`: stops new work once reached, may be overrun.",
     )
     bound_per_dispatch: Any = _key(
-        None, KeyClass.LIMIT, "The most that one dispatch can use. A hard budget needs it, save of `dispatches`."
+        None,
+        KeyClass.LIMIT,
+        "The most that one dispatch can use. A hard budget needs it, save of `dispatches`.",
+        form="amount",
     )
     per: Literal["run", "role", "variant"] = _key(
         "run", KeyClass.LIMIT, "`role`, `variant`: the same budget once for each role or each variant."

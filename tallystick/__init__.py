@@ -1,1 +1,129 @@
-"""Run evaluations and benchmarks that cost money around a durable ledger."""
+"""Run evaluations and benchmarks that cost money around a durable ledger.
+
+    import tallystick as ts
+
+    @ts.target(if_unknown="repeat")
+    async def bot(case: ts.Case, model: str) -> ts.Answer: ...
+
+    order = ts.WorkOrder("bot", cases=ts.cases("q.jsonl"), target=bot.using(model="a"), judges=[ts.exact()])
+    outcome = ts.run(order)
+
+Importing this is cheap: each name is loaded when it is first used. As a library, tallystick installs no signal handler
+and no log handler, prints nothing, and migrates nothing that it was not asked to.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .adapters.answers import Answer, Failed, OutcomeUnknown, Refused, request_id
+    from .adapters.python_judge import judge
+    from .adapters.python_target import target
+    from .adapters.rule_judges import contains, exact, not_contains, numeric, regex
+    from .api import OpenLedger, open, resume, resume_async, run, run_async  # noqa: A004 - read as ts.open
+    from .ledger.errors import (
+        BudgetExhausted,
+        CommitUnknown,
+        IdentityChanged,
+        LedgerError,
+        LedgerFailed,
+        RefusedError,
+        RunBusy,
+        RunNotFound,
+        TallystickError,
+        UsageError,
+        WorkOrderInvalid,
+    )
+    from .runner.case_files import cases
+    from .runner.protocols import MISSING, Case, Judge, NoVerdict, Target, Usage, Verdict
+    from .runner.results import ExitStatus, NextMove, RunOutcome
+    from .runner.stopping import StopSwitch
+    from .runner.work_order import WorkOrder, load_work_order
+
+__all__ = [
+    "MISSING",
+    "Answer",
+    "BudgetExhausted",
+    "Case",
+    "CommitUnknown",
+    "ExitStatus",
+    "Failed",
+    "IdentityChanged",
+    "Judge",
+    "LedgerError",
+    "LedgerFailed",
+    "NextMove",
+    "NoVerdict",
+    "OpenLedger",
+    "OutcomeUnknown",
+    "Refused",
+    "RefusedError",
+    "RunBusy",
+    "RunNotFound",
+    "RunOutcome",
+    "StopSwitch",
+    "TallystickError",
+    "Target",
+    "Usage",
+    "UsageError",
+    "Verdict",
+    "WorkOrder",
+    "WorkOrderInvalid",
+    "cases",
+    "contains",
+    "exact",
+    "judge",
+    "load_work_order",
+    "not_contains",
+    "numeric",
+    "open",
+    "regex",
+    "request_id",
+    "resume",
+    "resume_async",
+    "run",
+    "run_async",
+    "target",
+]
+
+_HOMES = {
+    ".adapters.answers": ("Answer", "Failed", "OutcomeUnknown", "Refused", "request_id"),
+    ".adapters.python_judge": ("judge",),
+    ".adapters.python_target": ("target",),
+    ".adapters.rule_judges": ("contains", "exact", "not_contains", "numeric", "regex"),
+    ".api": ("OpenLedger", "open", "resume", "resume_async", "run", "run_async"),
+    ".ledger.errors": (
+        "BudgetExhausted",
+        "CommitUnknown",
+        "IdentityChanged",
+        "LedgerError",
+        "LedgerFailed",
+        "RefusedError",
+        "RunBusy",
+        "RunNotFound",
+        "TallystickError",
+        "UsageError",
+        "WorkOrderInvalid",
+    ),
+    ".runner.case_files": ("cases",),
+    ".runner.protocols": ("MISSING", "Case", "Judge", "NoVerdict", "Target", "Usage", "Verdict"),
+    ".runner.results": ("ExitStatus", "NextMove", "RunOutcome"),
+    ".runner.stopping": ("StopSwitch",),
+    ".runner.work_order": ("WorkOrder", "load_work_order"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(home, __name__), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,466 @@
+"""One slot's next step: a new attempt, a resend of its stored bytes, or a query by its request id.
+
+The order within a step is the promise: prepare, commit the intent, dispatch, commit the outcome, judge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Coroutine
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ..ledger import attempts
+from ..ledger.canonical import canonical_text, digest_of_bytes, parse_json
+from ..ledger.coordinators import Coordinator, follow_up
+from ..ledger.crashpoints import crashpoint
+from ..ledger.errors import BudgetExhausted
+from ..ledger.ledger import Ledger
+from ..ledger.records import DispatchFacts, DispatchKey, Intent, PendingSlot, Waiting
+from ..ledger.settlements import Decision, Settlement, settle_unknown
+from ..ledger.slot_reads import CallToRepeat, call_to_repeat
+from ..ledger.states import DispatchState, NextStep, SlotState
+from ..ledger.transaction import Transaction
+from .flights import Flight, FlightWatch
+from .inline_judging import InlineJudging, case_of
+from .outcome_facts import facts_of, interrupted_outcome
+from .pacing import Pace
+from .protocols import MISSING, Case, Dispatching, Outcome, Prepared, QueryAnswer, QueryState, SlotView, WireProgress
+from .stopping import StopSwitch
+from .tally import Tally
+
+if TYPE_CHECKING:
+    from .executor import Execution, VariantSide
+
+__all__ = ["AttemptSteps", "Ended"]
+
+logger = logging.getLogger(__name__)
+
+
+class Ended(Enum):
+    """How a step ended, as the feed has to know it."""
+
+    DONE = auto()
+    WAITS_AGAIN = auto()
+    UNTOUCHED = auto()
+    LET_GO = auto()
+
+
+class _LetGo(Exception):
+    """The watch gave this dispatch up meanwhile, and somebody else has recorded that."""
+
+
+class AttemptSteps:
+    """Takes slots one step further; one for each session of a run, on its loop."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        coordinator: Coordinator,
+        execution: Execution,
+        *,
+        flights: FlightWatch,
+        stop: StopSwitch,
+        tally: Tally,
+        pace: Pace,
+        judging: InlineJudging,
+    ) -> None:
+        self._ledger = ledger
+        self._run_key = coordinator.run_key
+        self._run_id = coordinator.run_id
+        self._execution = execution
+        self._policy = execution.policy
+        self._flights = flights
+        self._stop = stop
+        self._tally = tally
+        self._pace = pace
+        self._judging = judging
+        self._side_of_call: dict[str, VariantSide] = {}
+        self._queries: dict[str, int] = {}
+        self._late_expected: set[str] = set()
+        self._late_tasks: set[asyncio.Task[object]] = set()
+        self._late_change = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self, slot: PendingSlot, *, solitary: bool) -> Ended:
+        """Take the slot's next step.
+
+        Raises BudgetExhausted, with nothing done, when a hold does not fit, and LedgerError when the ledger failed.
+        """
+        side = self._execution.sides[slot.variant_no]
+        if not await self._pace.turn(slot.variant_no):
+            return Ended.UNTOUCHED
+        view = SlotView(self._run_id, _case_of(slot), side.name, slot.repetition)
+        try:
+            match slot.next_step:
+                case NextStep.NEW:
+                    return await self._new_attempt(slot, side, view, solitary=solitary)
+                case NextStep.RESEND:
+                    return await self._resend(slot, side, view)
+                case NextStep.QUERY:
+                    return await self._query(slot, side)
+        except _LetGo:
+            return Ended.LET_GO
+
+    def let_go(self, flight: Flight) -> None:
+        """Record a dispatch that outlived its deadline and every cancellation as unknown."""
+        outcome = interrupted_outcome(flight.progress, reason="deadline", message="did not end when it was cancelled")
+        if outcome.state is DispatchState.REFUSED:
+            outcome = Outcome(DispatchState.UNKNOWN, "deadline", outcome.message)
+        self._later(self._lose(flight.key, outcome, flight.began, self._side_of_call[flight.key.call_id]))
+
+    async def wait_for_late(self) -> None:
+        """Give answers that are still on their way the grace time, where a target can report them."""
+        end = time.monotonic() + self._execution.grace_seconds
+        while (self._late_expected or self._late_tasks) and (left := end - time.monotonic()) > 0:
+            if self._stop.is_asked and not self._late_tasks:
+                return
+            self._late_change.clear()
+            try:
+                async with asyncio.timeout(min(left, 0.2)):
+                    await self._late_change.wait()
+            except TimeoutError:
+                continue
+
+    async def _new_attempt(self, slot: PendingSlot, side: VariantSide, view: SlotView, *, solitary: bool) -> Ended:
+        try:
+            prepared = side.target.prepare(view)
+            head = canonical_text(prepared.head)
+        except Exception as problem:  # noqa: BLE001 - one case's fault must not stop the others
+            return await self._unprepared(slot, side, problem)
+        crashpoint("dispatch.intent.before")
+        target, now_us = side.target, self._ledger.clock.now_us()
+        valid = target.key_valid_seconds
+        intent = Intent(
+            self._run_key, slot.slot_no, self._ledger.ids.next(), prepared.payload if prepared.keep else None,
+            digest_of_bytes(prepared.payload), len(prepared.payload), head, target.if_unknown, side.holds,
+            side.fingerprint, None if valid is None else now_us + round(valid * 1e6), solitary,
+        )  # fmt: skip
+        begun = await self._ledger.write_async(
+            lambda tx: attempts.begin(tx, intent),
+            undo=lambda tx, begun: self._undo(tx, begun.key),
+        )
+        self._tally.move(SlotState.PENDING, SlotState.IN_FLIGHT)
+        crashpoint("dispatch.intent.committed")
+        return await self._dispatches(side, view, prepared, begun.key)
+
+    async def _resend(self, slot: PendingSlot, side: VariantSide, view: SlotView) -> Ended:
+        call = self._call_of(slot)
+        now_us = self._ledger.clock.now_us()
+        if call is None or call.payload is None or not self._policy.may_dispatch(call.dispatches):
+            return await self._leave_unknown(slot, "resends.used_up")
+        if call.key_until_us is not None and now_us >= call.key_until_us:
+            return await self._leave_unknown(slot, "key.expired")
+        prepared = _stored(call)
+        key = DispatchKey(self._run_key, slot.slot_no, call.attempt_no, call.call_id, call.dispatch_no)
+        crashpoint("dispatch.intent.before")
+        begun = await self._ledger.write_async(
+            lambda tx: attempts.reopen(tx, key, side.holds), undo=lambda tx, begun: self._undo(tx, begun.key)
+        )
+        self._tally.move(SlotState.PENDING, SlotState.IN_FLIGHT)
+        crashpoint("dispatch.intent.committed")
+        return await self._dispatches(side, view, prepared, begun.key)
+
+    async def _dispatches(self, side: VariantSide, view: SlotView, prepared: Prepared, key: DispatchKey) -> Ended:
+        """Dispatch, and after a refusal once more while deadline and limits allow."""
+        deadline = time.monotonic() + self._execution.deadline_seconds
+        while True:
+            began = time.monotonic()
+            outcome = await self._send(side, view, prepared, key, deadline)
+            crashpoint("dispatch.sent")
+            match outcome.state:
+                case DispatchState.ANSWERED:
+                    return await self._answered(view, key, outcome, began)
+                case DispatchState.REFUSED:
+                    again = await self._refused(side, key, outcome, began, deadline)
+                    if isinstance(again, Ended):
+                        return again
+                    key = again
+                case DispatchState.FAILED:
+                    return await self._failed(key, outcome, began)
+                case _:
+                    return await self._lose(key, outcome, began, side)
+
+    async def _send(
+        self, side: VariantSide, view: SlotView, prepared: Prepared, key: DispatchKey, deadline: float
+    ) -> Outcome:
+        now, progress = time.monotonic(), WireProgress()
+        task = asyncio.current_task()
+        assert task is not None
+        flight = Flight(key, task, progress, now, deadline)
+        dispatching = Dispatching(
+            key.call_id, key.attempt_no, key.dispatch_no, view, max(0.0, deadline - now), progress,
+            late=functools.partial(self._report_late, self._loop, key, now),
+        )  # fmt: skip
+        self._tally.dispatches += 1
+        self._side_of_call[key.call_id] = side
+        self._flights.add(flight)
+        try:
+            outcome = await side.target.dispatch(prepared, dispatching)
+        except asyncio.CancelledError:
+            if not flight.broken_off:
+                await self._cancelled_from_outside(flight, side)
+                raise
+            task.uncancel()
+            outcome = interrupted_outcome(progress, reason=flight.broken_off, message="broken off")
+        except Exception as problem:  # noqa: BLE001 - an adapter's own fault is an outcome too
+            outcome = _adapter_fault(progress, problem)
+        finally:
+            self._flights.remove(flight)
+            self._side_of_call.pop(key.call_id, None)
+        if flight.is_abandoned:
+            if outcome.state is DispatchState.ANSWERED:
+                self._later(self._keep_late(key, outcome, now))
+            raise _LetGo
+        return outcome
+
+    async def _answered(self, view: SlotView, key: DispatchKey, outcome: Outcome, began: float) -> Ended:
+        if outcome.answer is MISSING:
+            return await self._failed(key, _as_failure(outcome, "answer.missing", "there is no answer in it"), began)
+        try:
+            answer, evidence = canonical_text(outcome.answer), canonical_text(outcome.evidence)  # type: ignore[arg-type]
+        except (TypeError, ValueError) as problem:
+            return await self._failed(key, _as_failure(outcome, "answer.not_json", str(problem)), began)
+        facts = facts_of(outcome, duration_us=_since(began))
+        digest, flags = digest_of_bytes(answer.encode()), canonical_text(list(outcome.flags))
+        await self._ledger.write_async(
+            lambda tx: attempts.observe(
+                tx, key, facts, answer=answer, answer_digest=digest, evidence=evidence, flags=flags
+            )
+        )
+        self._tally.move(SlotState.IN_FLIGHT, SlotState.SELECTED)
+        crashpoint("dispatch.outcome.committed")
+        await self._judging.judge(view, key.slot_no, key.attempt_no, outcome)
+        return Ended.DONE
+
+    async def _refused(
+        self, side: VariantSide, key: DispatchKey, outcome: Outcome, began: float, deadline: float
+    ) -> DispatchKey | Ended:
+        """The key of the next dispatch, or how the attempt ended: given back until later, or out of tries."""
+        facts = facts_of(outcome, duration_us=_since(began))
+        await self._ledger.write_async(lambda tx: attempts.refuse(tx, key, facts))
+        self._tally.refused += 1
+        wait = self._policy.wait_seconds(key.dispatch_no, retry_after_seconds=outcome.retry_after_seconds)
+        if outcome.retry_after_seconds:
+            self._pace.hold(side.variant_no, outcome.retry_after_seconds)
+        fits = time.monotonic() + wait < deadline and self._policy.may_dispatch(key.dispatch_no)
+        if fits and await self._stop.sleep(wait):
+            crashpoint("dispatch.intent.before")
+            begun = await self._again(side, key)
+            if begun is not None:
+                crashpoint("dispatch.intent.committed")
+                return begun
+        return await self._give_back(key, outcome, wait)
+
+    async def _again(self, side: VariantSide, key: DispatchKey) -> DispatchKey | None:
+        try:
+            begun = await self._ledger.write_async(
+                lambda tx: attempts.dispatch_again(tx, key, side.holds),
+                undo=lambda tx, begun: self._undo(tx, begun.key),
+            )
+        except BudgetExhausted:
+            return None  # the attempt is given back; the slot meets the full budget when it is claimed again
+        return begun.key
+
+    async def _give_back(self, key: DispatchKey, outcome: Outcome, wait: float) -> Ended:
+        not_before = self._ledger.clock.now_us() + round(wait * 1e6)
+        stopped = self._stop.is_asked
+
+        def work(tx: Transaction) -> Waiting | None:
+            tries = attempts.tries_spent(tx, key.run_key, key.slot_no) + 1
+            waiting = Waiting(NextStep.NEW, not_before) if stopped or self._policy.may_attempt(tries) else None
+            reason = "stopped" if stopped else outcome.reason
+            attempts.give_back(tx, key, waiting, reason=reason, message=outcome.message)
+            return waiting
+
+        waiting = await self._ledger.write_async(work)
+        self._tally.move(SlotState.IN_FLIGHT, SlotState.PENDING if waiting else SlotState.UNAVAILABLE)
+        return Ended.WAITS_AGAIN if waiting else Ended.DONE
+
+    async def _failed(self, key: DispatchKey, outcome: Outcome, began: float) -> Ended:
+        facts = facts_of(outcome, duration_us=_since(began))
+        now_us = self._ledger.clock.now_us()
+
+        def work(tx: Transaction) -> Waiting | None:
+            tries = attempts.tries_spent(tx, key.run_key, key.slot_no) + 1
+            waiting = None
+            if self._policy.may_retry(facts.reason, tries):
+                waiting = Waiting(NextStep.NEW, self._policy.not_before_us(
+                    now_us, tries, retry_after_seconds=outcome.retry_after_seconds))  # fmt: skip
+            attempts.fail(tx, key, facts, waiting=waiting)
+            return waiting
+
+        waiting = await self._ledger.write_async(work)
+        self._tally.move(SlotState.IN_FLIGHT, SlotState.PENDING if waiting else SlotState.FAILED)
+        return Ended.WAITS_AGAIN if waiting else Ended.DONE
+
+    async def _lose(self, key: DispatchKey, outcome: Outcome, began: float, side: VariantSide) -> Ended:
+        facts = facts_of(outcome, duration_us=_since(began))
+        if getattr(side.target, "may_answer_late", False):
+            self._late_expected.add(key.call_id)
+        waiting = await self._ledger.write_async(lambda tx: self._lose_now(tx, key, outcome, side, facts))
+        self._tally.move(SlotState.IN_FLIGHT, SlotState.PENDING if waiting else SlotState.UNKNOWN)
+        crashpoint("dispatch.outcome.committed")
+        return Ended.WAITS_AGAIN if waiting else Ended.DONE
+
+    def _lose_now(
+        self, tx: Transaction, key: DispatchKey, outcome: Outcome, side: VariantSide, facts: DispatchFacts
+    ) -> Waiting | None:
+        until, stored = tx.row("SELECT key_until_us, payload IS NOT NULL FROM calls WHERE call_id = ?", (key.call_id,))
+        waiting = follow_up(side.target.if_unknown, now_us=tx.now_us, key_until_us=until, stored=bool(stored))
+        if waiting is not None:
+            tries = attempts.tries_spent(tx, key.run_key, key.slot_no) + 1
+            is_new = waiting.step is NextStep.NEW
+            # What the stop broke off is not the target's fault and costs none of its tries.
+            allowed = self._policy.may_attempt(tries) if is_new else self._policy.may_dispatch(key.dispatch_no)
+            if not allowed and outcome.reason != "stopped":
+                waiting = None
+            elif waiting.step is not NextStep.QUERY:
+                waiting = Waiting(waiting.step, self._policy.not_before_us(tx.now_us, tries))
+        attempts.lose(tx, key, facts, waiting=waiting)
+        return waiting
+
+    async def _query(self, slot: PendingSlot, side: VariantSide) -> Ended:
+        call = self._call_of(slot)
+        if call is None:
+            return await self._leave_unknown(slot, "query.no_call")
+        try:
+            async with asyncio.timeout(self._execution.deadline_seconds):
+                answer = await side.target.query(call.call_id, _stored(call))
+        except Exception as problem:  # noqa: BLE001 - a query that fails proves nothing
+            answer = QueryAnswer(QueryState.NO_PROOF, None, f"{type(problem).__name__}: {problem}")
+        crashpoint("query.answered")
+        match answer.state:
+            case QueryState.LANDED if answer.outcome is not None:
+                return await self._query_landed(slot, side, call, answer.outcome)
+            case QueryState.NEVER:
+                return await self._settle_query(slot, Settlement(
+                    call.call_id, call.dispatch_no, Decision.NOT_LANDED, "query", answer.message or "the target never will",
+                ))  # fmt: skip
+        return await self._ask_again(slot, call)
+
+    async def _query_landed(self, slot: PendingSlot, side: VariantSide, call: CallToRepeat, outcome: Outcome) -> Ended:
+        facts = facts_of(outcome, duration_us=0, settled_by="query")
+        common = (call.call_id, call.dispatch_no)
+        if outcome.state is not DispatchState.ANSWERED or outcome.answer is MISSING:
+            reason = outcome.message or outcome.reason
+            return await self._settle_query(slot, Settlement(*common, Decision.FAILED, "query", reason, facts))
+        text = canonical_text(outcome.answer)  # type: ignore[arg-type]
+        ended = await self._settle_query(slot, Settlement(
+            *common, Decision.LANDED, "query", "fetched by its request id", facts, text, digest_of_bytes(text.encode()),
+            canonical_text(outcome.evidence), canonical_text(list(outcome.flags)),
+        ))  # fmt: skip
+        view = SlotView(self._run_id, _case_of(slot), side.name, slot.repetition)
+        await self._judging.judge(view, slot.slot_no, call.attempt_no, outcome)
+        return ended
+
+    async def _settle_query(self, slot: PendingSlot, settlement: Settlement) -> Ended:
+        state = await self._ledger.write_async(lambda tx: settle_unknown(tx, settlement))
+        self._tally.move(SlotState.PENDING, state)
+        crashpoint("reconcile.committed")
+        return Ended.WAITS_AGAIN if state is SlotState.PENDING else Ended.DONE
+
+    async def _ask_again(self, slot: PendingSlot, call: CallToRepeat) -> Ended:
+        asked = self._queries[call.call_id] = self._queries.get(call.call_id, 0) + 1
+        if not self._policy.may_dispatch(asked):
+            return await self._leave_unknown(slot, "query.no_proof")
+        not_before = self._policy.not_before_us(self._ledger.clock.now_us(), asked)
+        await self._ledger.write_async(
+            lambda tx: attempts.postpone(tx, self._run_key, slot.slot_no, not_before_us=not_before)
+        )
+        return Ended.WAITS_AGAIN
+
+    async def _leave_unknown(self, slot: PendingSlot, reason: str) -> Ended:
+        await self._ledger.write_async(
+            lambda tx: attempts.leave_unknown(tx, self._run_key, slot.slot_no, reason=reason)
+        )
+        self._tally.move(SlotState.PENDING, SlotState.UNKNOWN)
+        return Ended.DONE
+
+    async def _unprepared(self, slot: PendingSlot, side: VariantSide, problem: Exception) -> Ended:
+        text = f"case {slot.case_id}: {problem}"
+        await self._ledger.write_async(
+            lambda tx: attempts.fail_unprepared(
+                tx,
+                self._run_key,
+                slot.slot_no,
+                fingerprint=side.fingerprint,
+                reason="request.not_prepared",
+                message=text,
+            )
+        )
+        self._tally.move(SlotState.PENDING, SlotState.FAILED)
+        return Ended.DONE
+
+    def _undo(self, tx: Transaction, key: DispatchKey) -> None:
+        """The caller was cancelled while its intent was committed: nothing was sent, and that is certain."""
+        facts = facts_of(Outcome(DispatchState.REFUSED, "cancelled", "cancelled before it was sent", bytes_sent=0),
+                         duration_us=0)  # fmt: skip
+        attempts.refuse(tx, key, facts)
+        attempts.give_back(tx, key, Waiting(), reason="stopped")
+
+    async def _cancelled_from_outside(self, flight: Flight, side: VariantSide) -> None:
+        outcome = interrupted_outcome(flight.progress, reason="cancelled", message="the caller was cancelled")
+        if outcome.state is DispatchState.REFUSED:
+            outcome = Outcome(DispatchState.UNKNOWN, "cancelled", outcome.message, bytes_sent=0)
+        await asyncio.shield(asyncio.ensure_future(self._lose(flight.key, outcome, flight.began, side)))
+
+    def _report_late(self, loop: asyncio.AbstractEventLoop, key: DispatchKey, began: float, outcome: Outcome) -> None:
+        if outcome.state is DispatchState.ANSWERED and not loop.is_closed():
+            loop.call_soon_threadsafe(lambda: self._later(self._keep_late(key, outcome, began)))
+        else:
+            loop.call_soon_threadsafe(self._late_expected.discard, key.call_id)
+
+    async def _keep_late(self, key: DispatchKey, outcome: Outcome, began: float) -> None:
+        answer = canonical_text(outcome.answer)  # type: ignore[arg-type]
+        late = attrs.evolve(outcome, state=DispatchState.LATE)
+        facts = facts_of(late, duration_us=_since(began), settled_by="late")
+        kept = await self._ledger.write_async(
+            lambda tx: attempts.keep_late(tx, key, facts, answer=answer, answer_digest=digest_of_bytes(answer.encode()))
+        )
+        self._tally.late += kept
+        self._late_expected.discard(key.call_id)
+
+    def _later(self, work: Coroutine[object, object, object]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._late_tasks.add(task)
+        task.add_done_callback(self._late_done)
+
+    def _late_done(self, task: asyncio.Task[object]) -> None:
+        self._late_tasks.discard(task)
+        self._late_change.set()
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            logger.error("a late answer could not be kept", exc_info=problem, extra={"event": "late.lost"})
+
+    def _call_of(self, slot: PendingSlot) -> CallToRepeat | None:
+        with self._ledger.reading() as reader:
+            return call_to_repeat(reader, self._run_key, slot.slot_no, slot.attempts)
+
+
+def _case_of(slot: PendingSlot) -> Case:
+    return case_of(slot.case_id, slot.input, slot.expected, slot.metadata)
+
+
+def _stored(call: CallToRepeat) -> Prepared:
+    head = parse_json(call.head)
+    assert isinstance(head, dict)
+    return Prepared(call.payload or b"", head)
+
+
+def _as_failure(outcome: Outcome, reason: str, message: str) -> Outcome:
+    return attrs.evolve(outcome, state=DispatchState.FAILED, reason=reason, message=message, answer=MISSING)
+
+
+def _adapter_fault(progress: WireProgress, problem: Exception) -> Outcome:
+    message = f"the adapter raised {type(problem).__name__}: {problem}"
+    state = DispatchState.FAILED if progress.bytes_sent == 0 else DispatchState.UNKNOWN
+    return Outcome(state, "target.raised", message, bytes_sent=progress.bytes_sent)
+
+
+def _since(began: float) -> int:
+    return round((time.monotonic() - began) * 1e6)

@@ -1,0 +1,130 @@
+"""A run described before it is executed: its targets, judges, cases, identity and worst cost. Makes no call.
+
+Adapters are looked up by the caller, so that the runner knows none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import attrs
+
+from ..ledger.canonical import JsonValue, canonical_text, digest_of_value, parse_json
+from ..ledger.errors import CaseFileInvalid
+from ..ledger.planning import CasePlan, JudgePlan, RunPlan, VariantPlan
+from ..ledger.records import BudgetPlan
+from ..ledger.run_reads import RunRow
+from .case_files import CasesDigest, survey
+from .identity import evaluation_document, identity_digest, identity_document
+from .protocols import Judge, Missing, Target
+from .work_order import WorkOrder
+from .work_order_build import Maker, build_judges, build_targets
+from .work_order_execution import execution_table
+
+__all__ = ["Adapters", "Description", "case_plans", "describe", "describe_again", "fingerprint_of", "run_plan"]
+
+
+@attrs.frozen
+class Adapters:
+    """Where targets and judges come from: what makes one of a kind from its table."""
+
+    target: Maker
+    judge: Maker
+
+
+@attrs.frozen
+class Description:
+    """A work order with everything that it names found and checked."""
+
+    order: WorkOrder
+    targets: Mapping[str, Target]
+    judges: Sequence[Judge]
+    case_count: int
+    cases_digest: str
+    identity: Mapping[str, JsonValue]
+    digest: str
+
+    @property
+    def planned(self) -> int:
+        """The population: cases × variants × repetitions."""
+        return self.case_count * len(self.targets) * self.order.repetitions
+
+    @property
+    def dispatches_max(self) -> int:
+        """The most dispatches that the limits of the execution allow, budgets aside."""
+        execution = self.order.execution
+        return self.planned * execution.attempts_max * execution.dispatches_max
+
+
+def describe(order: WorkOrder, adapters: Adapters) -> Description:
+    """Find and check everything that the work order names; raises a UsageError at the first fault."""
+    targets = build_targets(order, adapters.target)
+    judges = build_judges(order, adapters.judge)
+    found = survey(order.cases)
+    return _described(order, targets, judges, found.value(), found.count)
+
+
+def describe_again(order: WorkOrder, run: RunRow, adapters: Adapters) -> Description:
+    """The same for a run that exists: its cases lie in the ledger and are not read again."""
+    stored = parse_json(run.identity)
+    assert isinstance(stored, dict)
+    cases = stored["identity"]["cases"]
+    targets = build_targets(order, adapters.target)
+    judges = build_judges(order, adapters.judge)
+    return _described(order, targets, judges, str(cases["digest"]), int(cases.get("count", 0)))
+
+
+def run_plan(description: Description, *, forked_from: str | None = None) -> RunPlan:
+    """What the ledger writes down of it."""
+    order = description.order
+    tables = order.to_document()["variants"]
+    assert isinstance(tables, Mapping)
+    evaluation = evaluation_document(description.judges)["judges"]
+    assert isinstance(evaluation, Mapping)
+    return RunPlan(
+        order.name,
+        canonical_text(order.to_document()),
+        description.digest,
+        canonical_text(description.identity),
+        canonical_text({"execution": execution_table(order.execution)}),
+        tuple(
+            VariantPlan(name, canonical_text(tables[name]), target.if_unknown)
+            for name, target in description.targets.items()
+        ),
+        order.repetitions,
+        tuple(
+            BudgetPlan(number, spec.scope_kind, spec.scope_value, spec.unit, spec.kind, spec.limit,
+                       spec.bound_per_dispatch)
+            for number, spec in enumerate(order.budgets, start=1)
+        ),
+        tuple(
+            JudgePlan(judge.name, judge.kind, canonical_text(evaluation[judge.name])) for judge in description.judges
+        ),
+        forked_from,
+    )  # fmt: skip
+
+
+def case_plans(description: Description) -> Iterator[CasePlan]:
+    """The cases as the ledger keeps them, one by one.
+
+    Raises CaseFileInvalid at the end when they are not those that were described: the file changed in between.
+    """
+    seen = CasesDigest()
+    for case, digest in description.order.cases.digested():
+        seen.add(digest)
+        expected = None if isinstance(case.expected, Missing) else canonical_text(case.expected)
+        yield CasePlan(case.id, digest, canonical_text(case.input), expected, canonical_text(case.metadata))
+    if seen.value() != description.cases_digest:
+        raise CaseFileInvalid("the cases changed while the run was planned", "Start again")
+
+
+def _described(
+    order: WorkOrder, targets: Mapping[str, Target], judges: Sequence[Judge], cases_digest: str, count: int
+) -> Description:
+    identity = identity_document(order, targets, cases_digest, cases_count=count)
+    return Description(order, targets, judges, count, cases_digest, identity, identity_digest(identity))
+
+
+def fingerprint_of(description: Description, variant: str) -> str:
+    """The digest of what an attempt of this variant depends on."""
+    return digest_of_value({"variant": variant, "target": dict(description.targets[variant].identity())})

@@ -1,0 +1,89 @@
+"""The slots that wait, a bounded number at a time, in the order of the plan.
+
+There is one coordinator a run, so what is read here can only be claimed by it; the claim itself is still guarded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from ..ledger.ledger import Ledger
+from ..ledger.records import PendingSlot
+from ..ledger.slot_reads import next_not_before, pending_slots, suspect_slots
+
+__all__ = ["Feed"]
+
+_FETCH: Final = 256
+_START: Final = (-1, -1)
+
+
+class Feed:
+    """Hands out waiting slots once each while they are in hand; belongs to the coordinator's loop.
+
+    ``closed_variants`` are passed over: their budget has no room.
+    """
+
+    def __init__(self, ledger: Ledger, run_key: int) -> None:
+        self._ledger = ledger
+        self._run_key = run_key
+        self._buffer: deque[PendingSlot] = deque()
+        self._after = _START
+        self._in_hand: set[int] = set()
+        self.closed_variants: set[int] = set()
+
+    def next(self) -> PendingSlot | None:
+        """The next slot that may be claimed now, None when there is none at the moment."""
+        slot = self._take()
+        if slot is None and self._fetch_from(self._after):
+            slot = self._take()
+        if slot is None and self._after != _START and self._fetch_from(_START):
+            slot = self._take()
+        return slot
+
+    def put_back(self, slot: PendingSlot) -> None:
+        """A slot that was handed out and not claimed."""
+        self._in_hand.discard(slot.slot_no)
+        self._after = _START
+
+    def done(self, slot_no: int, *, waits_again: bool) -> None:
+        """A slot whose attempt has ended."""
+        self._in_hand.discard(slot_no)
+        if waits_again:
+            # It stands behind the place that was read up to; the next look begins at the front.
+            self._after = _START
+
+    def suspects(self) -> list[PendingSlot]:
+        """Slots that were in flight when a coordinator died; each is to be tried alone."""
+        with self._ledger.reading() as reader:
+            return suspect_slots(reader, self._run_key, limit=_FETCH)
+
+    def waits_until_us(self) -> int | None:
+        """The earliest instant at which something may be claimed; None: nothing waits."""
+        with self._ledger.reading() as reader:
+            return next_not_before(reader, self._run_key)
+
+    def _take(self) -> PendingSlot | None:
+        while self._buffer:
+            slot = self._buffer.popleft()
+            if slot.slot_no not in self._in_hand and slot.variant_no not in self.closed_variants:
+                self._in_hand.add(slot.slot_no)
+                return slot
+        return None
+
+    def _fetch_from(self, after: tuple[int, int]) -> bool:
+        now_us = self._ledger.clock.now_us()
+        with self._ledger.reading() as reader:
+            while True:
+                rows = pending_slots(reader, self._run_key, after=after, now_us=now_us, limit=_FETCH)
+                if not rows:
+                    return False
+                after = (rows[-1].not_before_us, rows[-1].slot_no)
+                fresh = [row for row in rows if self._is_fresh(row)]
+                if fresh:
+                    self._after = after
+                    self._buffer.extend(fresh)
+                    return True
+
+    def _is_fresh(self, row: PendingSlot) -> bool:
+        return row.slot_no not in self._in_hand and row.variant_no not in self.closed_variants

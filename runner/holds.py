@@ -1,0 +1,46 @@
+"""What a dispatch of each variant sets aside in each budget of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..ledger.records import BudgetPlan, Hold
+
+__all__ = ["holds_by_variant"]
+
+
+def holds_by_variant(
+    budgets: Iterable[BudgetPlan],
+    variants: Mapping[int, str],
+    *,
+    wire_sends_max: Mapping[int, int] | None = None,
+    role: str = "target",
+) -> dict[int, tuple[Hold, ...]]:
+    """Holds by variant number. A soft budget without an estimate holds nothing, and still stops new work once reached.
+
+    ``wire_sends_max`` says how many wire requests one dispatch of a variant may be (redirects that are followed).
+    """
+    rows = list(budgets)
+    return {
+        number: tuple(
+            Hold(row.budget_no, row.unit, _amount(row, (wire_sends_max or {}).get(number, 1)), row.kind == "hard")
+            for row in rows
+            if _applies(row, name, role)
+        )
+        for number, name in variants.items()
+    }
+
+
+def _amount(row: BudgetPlan, wire_sends: int) -> int:
+    return wire_sends if row.unit == "dispatches" else row.bound_amount or 0
+
+
+def _applies(row: BudgetPlan, variant: str, role: str) -> bool:
+    match row.scope:
+        case "run":
+            return True
+        case "role":
+            return row.scope_value == role
+        case "variant":
+            return row.scope_value == variant
+    raise ValueError(f"no budget has the scope {row.scope}")

@@ -1,0 +1,81 @@
+"""The run's own evaluation: each observation is judged once it is durable, and after a death the rest is caught up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from ..ledger.canonical import parse_json
+from ..ledger.crashpoints import crashpoint
+from ..ledger.judgments import add_judgments
+from ..ledger.ledger import Ledger
+from ..ledger.slot_reads import unjudged
+from .judging import judge_all
+from .protocols import MISSING, Case, Judge, Missing, Observed, Outcome, SlotView
+
+if TYPE_CHECKING:
+    from .executor import VariantSide
+
+__all__ = ["InlineJudging", "case_of"]
+
+_EVALUATION: Final = 1
+_CHUNK: Final = 256
+
+
+class InlineJudging:
+    """Judges what one run observes."""
+
+    def __init__(self, ledger: Ledger, run_key: int, judges: Sequence[Judge], sides: Mapping[int, VariantSide]) -> None:
+        self._ledger = ledger
+        self._run_key = run_key
+        self._judges = judges
+        self._names = {number: side.name for number, side in sides.items()}
+
+    async def judge(self, view: SlotView, slot_no: int, attempt_no: int, outcome: Outcome) -> None:
+        """Judge an observation that has just been committed."""
+        if not self._judges or isinstance(outcome.answer, Missing):
+            return
+        crashpoint("judgment.before")
+        observed = Observed(
+            view.case,
+            view.variant,
+            view.repetition,
+            outcome.answer,
+            outcome.evidence,
+            outcome.flags,
+        )
+        await self._commit(observed, slot_no, attempt_no)
+
+    async def judge_rest(self) -> None:
+        """Judge what was observed and not judged: by a process that died in between, or by an operator's settlement."""
+        after = 0
+        while self._judges:
+            with self._ledger.reading() as reader:
+                rows = unjudged(
+                    reader, self._run_key, evaluation_no=_EVALUATION, judges=len(self._judges), after_slot=after,
+                    limit=_CHUNK,
+                )  # fmt: skip
+            if not rows:
+                return
+            for row in rows:
+                case = case_of(row.case_id, row.input, row.expected, row.metadata)
+                evidence, flags = parse_json(row.evidence), parse_json(row.flags)
+                assert isinstance(evidence, dict)
+                assert isinstance(flags, list)
+                observed = Observed(
+                    case, self._names[row.variant_no], row.repetition, parse_json(row.answer), evidence, tuple(flags)
+                )
+                await self._commit(observed, row.slot_no, row.attempt_no)
+            after = rows[-1].slot_no
+
+    async def _commit(self, observed: Observed, slot_no: int, attempt_no: int) -> None:
+        rows = await judge_all(self._judges, observed, slot_no=slot_no, attempt_no=attempt_no)
+        await self._ledger.write_async(lambda tx: add_judgments(tx, self._run_key, _EVALUATION, rows))
+        crashpoint("judgment.committed")
+
+
+def case_of(case_id: str, case_input: str, expected: str | None, metadata: str) -> Case:
+    """A case from its stored texts."""
+    found = {} if metadata == "{}" else parse_json(metadata)
+    assert isinstance(found, dict)
+    return Case(case_id, parse_json(case_input), MISSING if expected is None else parse_json(expected), found)

@@ -1,0 +1,69 @@
+"""From what a target says of a dispatch to what the ledger keeps of it."""
+
+from __future__ import annotations
+
+from ..ledger.canonical import canonical_text
+from ..ledger.records import DispatchFacts
+from ..ledger.states import DispatchState
+from .protocols import MISSING, Outcome, Usage, WireProgress
+
+__all__ = ["facts_of", "interrupted_outcome"]
+
+RAW_BYTES_MAX = 1 << 20
+
+
+def facts_of(outcome: Outcome, *, duration_us: int, settled_by: str = "wire") -> DispatchFacts:
+    """The facts to store; the raw bytes are cut at a mebibyte, and said to be."""
+    usage = outcome.usage or Usage()
+    raw, cut = outcome.raw, outcome.raw_cut
+    if raw is not None and len(raw) > RAW_BYTES_MAX:
+        raw, cut = raw[:RAW_BYTES_MAX], True
+    wait = outcome.retry_after_seconds
+    return DispatchFacts(
+        outcome.state,
+        outcome.reason,
+        outcome.message,
+        duration_us,
+        outcome.bytes_sent,
+        outcome.wire_sends,
+        outcome.status,
+        raw,
+        cut,
+        None if wait is None else round(wait * 1_000_000),
+        usage.tokens_in,
+        usage.tokens_out,
+        usage.cost_nanousd,
+        _usage_text(usage),
+        settled_by,
+        _is_charged(outcome),
+    )
+
+
+def interrupted_outcome(progress: WireProgress, *, reason: str, message: str) -> Outcome:
+    """What is known of a dispatch that was broken off: refused when it is certain that nothing left, else unknown."""
+    partial = bytes(progress.partial) or None
+    if progress.bytes_sent == 0:
+        return Outcome(DispatchState.REFUSED, reason, message, bytes_sent=0, wire_sends=progress.wire_sends)
+    return Outcome(
+        DispatchState.UNKNOWN,
+        reason,
+        message,
+        raw=partial,
+        bytes_sent=progress.bytes_sent,
+        wire_sends=max(1, progress.wire_sends),
+    )
+
+
+def _is_charged(outcome: Outcome) -> bool:
+    # A refusal counts as a dispatch when a request reached the target, and costs nothing when no byte left.
+    return not (outcome.state is DispatchState.REFUSED and outcome.bytes_sent == 0)
+
+
+def _usage_text(usage: Usage) -> str | None:
+    if usage.raw is MISSING and not usage.problems:
+        return None
+    kept = {} if usage.raw is MISSING else {"raw": usage.raw}
+    try:
+        return canonical_text({**kept, "problems": list(usage.problems)})  # type: ignore[dict-item]
+    except (TypeError, ValueError) as problem:
+        return canonical_text({"problems": [*usage.problems, f"the reported usage is not JSON: {problem}"]})

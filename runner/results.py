@@ -1,0 +1,113 @@
+"""How a run stands after a session, and what helps next: the one place where exit statuses come from."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+
+import attrs
+
+from ..ledger.coordinators import Recovered
+from ..ledger.ledger import Ledger, Reader
+from ..ledger.run_reads import RunRow, find_run, slot_counts, slot_reasons
+from ..ledger.slot_reads import next_not_before, scores_of
+from ..ledger.states import SlotState
+
+__all__ = ["ExitStatus", "NextMove", "RunOutcome", "next_move", "outcome_of"]
+
+
+class ExitStatus(IntEnum):
+    """What a command ends with."""
+
+    DONE = 0  # done; for a gate also passed
+    GATE_FAILED = 1  # a gate failed
+    USAGE = 2  # what was asked cannot be done as written
+    DECIDE = 3  # finished, but something needs a decision
+    REFUSED = 4  # identity, custody, version or environment
+    LEDGER = 5  # the ledger or the disk failed
+    BUDGET = 6  # out of budget
+    RESUME = 75  # not finished, resume helps
+    INTERRUPTED = 130  # stopped by a signal or by cancel
+
+
+class NextMove(StrEnum):
+    """What helps next, as ``--json`` says it."""
+
+    NOTHING = "nothing"  # the run is complete
+    RESUME = "resume"  # slots wait; resume goes on
+    DECIDE = "decide"  # unknown, failed, parked, unavailable or unjudged: look, then reconcile or retry
+    FUND = "fund"  # a budget has no room
+    ADOPT = "adopt"  # another ledger has custody
+
+
+@attrs.frozen
+class RunOutcome:
+    """A run after a session. ``counts`` covers the whole population, ``reused`` what was selected before."""
+
+    run_id: str
+    name: str
+    state: str
+    counts: dict[SlotState, int]
+    next: NextMove
+    exit_status: ExitStatus
+    reused: int = 0
+    dispatches: int = 0
+    not_before_us: int | None = None
+    stopped: str | None = None
+    recovered: Recovered | None = None
+
+    @property
+    def planned(self) -> int:
+        """The population."""
+        return sum(self.counts.values())
+
+
+_EXIT = {
+    NextMove.NOTHING: ExitStatus.DONE,
+    NextMove.RESUME: ExitStatus.RESUME,
+    NextMove.DECIDE: ExitStatus.DECIDE,
+    NextMove.FUND: ExitStatus.BUDGET,
+    NextMove.ADOPT: ExitStatus.REFUSED,
+}
+_NEEDS_DECISION = (SlotState.UNKNOWN, SlotState.FAILED, SlotState.PARKED, SlotState.UNAVAILABLE)
+
+
+def next_move(reader: Reader, run: RunRow, counts: dict[SlotState, int]) -> NextMove:
+    """What helps next, told from the ledger alone."""
+    if run.custody != "held":
+        return NextMove.ADOPT
+    if run.state == "cancelled":
+        return NextMove.NOTHING
+    if any(
+        state == SlotState.UNAVAILABLE and reason == "budget" for state, reason, _ in slot_reasons(reader, run.run_key)
+    ):
+        return NextMove.FUND
+    if run.state == "open" or counts[SlotState.PENDING] or counts[SlotState.IN_FLIGHT]:
+        return NextMove.RESUME
+    if any(counts[state] for state in _NEEDS_DECISION) or _has_no_verdict(reader, run):
+        return NextMove.DECIDE
+    return NextMove.NOTHING
+
+
+def outcome_of(
+    ledger: Ledger,
+    run_id: str,
+    *,
+    reused: int = 0,
+    dispatches: int = 0,
+    stopped: str | None = None,
+    recovered: Recovered | None = None,
+) -> RunOutcome:
+    """The outcome as the ledger has it now; ``stopped`` is why the session ended early, if it did."""
+    with ledger.reading() as reader:
+        run = find_run(reader, run_id)
+        counts = slot_counts(reader, run.run_key)
+        move = next_move(reader, run, counts)
+        until = next_not_before(reader, run.run_key)
+    status = ExitStatus.INTERRUPTED if stopped else _EXIT[move]
+    return RunOutcome(
+        run.run_id, run.name, run.state, counts, move, status, reused, dispatches, until or None, stopped, recovered
+    )
+
+
+def _has_no_verdict(reader: Reader, run: RunRow) -> bool:
+    return any(score.no_verdict for score in scores_of(reader, run.run_key))

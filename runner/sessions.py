@@ -1,0 +1,199 @@
+"""Sessions of a run: create it or find it, take it over, execute what is left, say how it stands."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from ..ledger import budgets, run_ends
+from ..ledger.canonical import canonical_text, parse_json
+from ..ledger.coordinators import Coordinator, open_run, release_run
+from ..ledger.crashpoints import crashpoint
+from ..ledger.errors import RunNotResumable, UsageError
+from ..ledger.ledger import Ledger
+from ..ledger.local_facts import folder_of, remember_folder
+from ..ledger.planning import create_run
+from ..ledger.run_reads import RunRow, budgets_of, find_run, run_by_digest, slot_counts, unfinished_of_name, variants_of
+from ..ledger.run_settings import change_settings
+from ..ledger.states import SlotState
+from .descriptions import Adapters, Description, case_plans, describe_again, fingerprint_of, run_plan
+from .executor import Execution, Executor, VariantSide
+from .holds import holds_by_variant
+from .identity import Section, compare, refuse_changes
+from .results import RunOutcome, outcome_of
+from .retry_policy import retry_policy
+from .stopping import StopSwitch
+from .tally import Tally
+from .work_order import WorkOrder
+from .work_order_execution import ExecutionSpec, execution_table, read_execution
+from .work_order_files import Place
+
+__all__ = ["Session", "find_or_create", "reopened", "run_session"]
+
+
+@attrs.frozen
+class Session:
+    """A run and how it is described, ready to be executed. ``is_new`` says whether it was just created."""
+
+    run: RunRow
+    description: Description
+    is_new: bool = False
+
+
+def find_or_create(ledger: Ledger, description: Description, *, new: bool = False) -> Session:
+    """The run of this work order: an unfinished or finished one goes on, else one is created.
+
+    ``new`` always creates one. Raises IdentityChanged when an unfinished run of that name was of another identity.
+    """
+    with ledger.reading() as reader:
+        found = None if new else run_by_digest(reader, description.digest)
+        other = None if new or found else unfinished_of_name(reader, description.order.name)
+    if other is not None:
+        refuse_changes(other.run_id, compare(_stored_identity(other), description.identity))
+    if found is not None:
+        _take_over_limits(ledger, found, description)
+        ledger.write(lambda tx: remember_folder(tx, found.run_id, description.order.folder))
+        return Session(found, description)
+    planned = create_run(ledger, run_plan(description), case_plans(description))
+    ledger.write(lambda tx: remember_folder(tx, planned.run_id, description.order.folder))
+    with ledger.reading() as reader:
+        return Session(find_run(reader, planned.run_id), description, is_new=True)
+
+
+def reopened(
+    ledger: Ledger,
+    run_id: str,
+    adapters: Adapters,
+    *,
+    targets: Mapping[str, Any] | None = None,
+    judges: Mapping[str, Any] | None = None,
+    folder: Path | None = None,
+) -> Session:
+    """A run from what the ledger keeps of it; ``targets`` and ``judges`` given from Python are given again.
+
+    Raises IdentityChanged, with every difference, when what an answer depends on is not what it was.
+    """
+    with ledger.reading() as reader:
+        run = find_run(reader, run_id)
+        known = folder or folder_of(reader, run.run_id)
+    order = WorkOrder.from_document(
+        parse_json(run.work_order),  # type: ignore[arg-type]
+        source=f"run {run.run_id}", folder=known or "", targets=targets, judges=judges,
+    )  # fmt: skip
+    order = order.replaced(execution=_execution_of(run))
+    description = describe_again(order, run, adapters)
+    refuse_changes(run.run_id, compare(_stored_identity(run), description.identity))
+    return Session(run, description)
+
+
+async def run_session(
+    ledger: Ledger,
+    session: Session,
+    *,
+    stop: StopSwitch | None = None,
+    concurrency: int | None = None,
+    slots_max: int | None = None,
+    on_start: Callable[[Coordinator, Tally], None] = lambda coordinator, tally: None,
+) -> RunOutcome:
+    """Execute what is left of the run and say how it stands; a finished run makes no call.
+
+    Raises RunBusy, RunNotResumable, CustodyElsewhere, and the LedgerError that ended the session.
+    """
+    run, description = session.run, session.description
+    if run.state == "finished":
+        return outcome_of(ledger, run.run_id, reused=_selected(ledger, run))
+    execution = description.order.execution
+    coordinator = open_run(ledger, run.run_id, solitary_deaths_max=execution.solitary_deaths_max)
+    switch, began = stop or StopSwitch(), time.monotonic()
+    with ledger.reading() as reader:
+        tally = Tally(slot_counts(reader, run.run_key))
+    tally.reused = tally.by_state[SlotState.SELECTED]
+    on_start(coordinator, tally)
+    executor = Executor(
+        ledger, coordinator, _execution(ledger, session, concurrency, slots_max), tally=tally, stop=switch
+    )
+    try:
+        await executor.execute()
+    finally:
+        if ledger.failure is None:
+            await _leave(ledger, coordinator, began, switch.reason or "ended")
+    return outcome_of(
+        ledger, run.run_id, reused=tally.reused, dispatches=tally.dispatches, stopped=switch.reason,
+        recovered=coordinator.recovered,
+    )  # fmt: skip
+
+
+async def _leave(ledger: Ledger, coordinator: Coordinator, began: float, reason: str) -> None:
+    crashpoint("run.finish.before")
+    await ledger.write_async(lambda tx: run_ends.finish_run(tx, coordinator.run_key))
+    crashpoint("run.finished")
+    active_us = round((time.monotonic() - began) * 1e6)
+    await ledger.write_async(lambda tx: release_run(tx, coordinator, reason=reason, active_us=active_us))
+
+
+def _execution(ledger: Ledger, session: Session, concurrency: int | None, slots_max: int | None) -> Execution:
+    run, description = session.run, session.description
+    spec = description.order.execution
+    with ledger.reading() as reader:
+        names = {row.variant_no: row.name for row in variants_of(reader, run.run_key)}
+        plans = [state.plan for state in budgets_of(reader, run.run_key)]
+    targets = {number: description.targets[name] for number, name in names.items()}
+    sends = {number: int(getattr(target, "wire_sends_max", 1)) for number, target in targets.items()}
+    holds = holds_by_variant(plans, names, wire_sends_max=sends)
+    sides = {
+        number: VariantSide(number, name, targets[number], holds[number], fingerprint_of(description, name))
+        for number, name in names.items()
+    }
+    return Execution(
+        sides, description.judges, retry_policy(spec, chance=random.random), concurrency or spec.concurrency,
+        spec.deadline_seconds, spec.grace_seconds, spec.rate_per_second, slots_max,
+    )  # fmt: skip
+
+
+def _take_over_limits(ledger: Ledger, run: RunRow, description: Description) -> None:
+    """A work order whose limits or throughput changed: budgets are amended, the rest is recorded and used from now on."""
+    changes = compare(_stored_identity(run), description.identity)
+    limits = [str(change) for change in changes if change.section is Section.LIMITS]
+    with ledger.reading() as reader:
+        plans = [state.plan for state in budgets_of(reader, run.run_key)]
+    states = {(plan.scope, plan.scope_value, plan.unit): plan for plan in plans}
+    specs = {spec.key: spec for spec in description.order.budgets}
+    if set(specs) != set(states):
+        raise UsageError(
+            f"the work order has other budgets than run {run.run_id}",
+            "A run keeps its budgets; change only their limits, or start a new run with --new",
+        )
+    for key, spec in specs.items():
+        plan = states[key]
+        if spec.limit != plan.limit_amount:
+            ledger.write(lambda tx, plan=plan, spec=spec: budgets.amend(  # type: ignore[misc]
+                tx, run.run_key, plan.budget_no, limit=spec.limit, reason="the work order was changed", made_by="work order"
+            ))  # fmt: skip
+    text = canonical_text({"execution": execution_table(description.order.execution)})
+    if text != run.settings:
+        ledger.write(lambda tx: change_settings(tx, run.run_key, text, limits))
+
+
+def _execution_of(run: RunRow) -> ExecutionSpec:
+    settings = parse_json(run.settings)
+    assert isinstance(settings, dict)
+    spec = read_execution(settings["execution"], place=Place(f"run {run.run_id}", ("execution",)))
+    stored = _stored_identity(run)
+    return attrs.evolve(spec, defaulted=frozenset(stored.get("defaulted", ())))
+
+
+def _stored_identity(run: RunRow) -> dict[str, Any]:
+    found = parse_json(run.identity)
+    if not isinstance(found, dict):
+        raise RunNotResumable(f"run {run.run_id} has no identity document", "check the ledger", run.run_id)
+    return dict(found)
+
+
+def _selected(ledger: Ledger, run: RunRow) -> int:
+    with ledger.reading() as reader:
+        return slot_counts(reader, run.run_key)[SlotState.SELECTED]

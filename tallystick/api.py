@@ -1,0 +1,215 @@
+"""The library: run a work order, resume a run, look into a ledger.
+
+Everything here may be called from a thread, a script or a notebook. Where an event loop is running already, the
+blocking functions execute on a loop of their own in another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ._wiring import ADAPTERS
+from .ledger.errors import RunNotFound
+from .ledger.ledger import Ledger
+from .ledger.location import default_path
+from .ledger.run_reads import BudgetState, RunRow, budgets_of, find_run, list_runs, newest_unfinished, slot_counts
+from .ledger.settlements import Decision, Settlement, settle_unknown
+from .ledger.slot_reads import CasePage, Score, Unknown, case_page, scores_of, unknown_outcomes
+from .ledger.states import SlotState
+from .runner.descriptions import describe
+from .runner.protocols import Judge, Target
+from .runner.results import RunOutcome, outcome_of
+from .runner.sessions import find_or_create, reopened, run_session
+from .runner.stopping import StopSwitch
+from .runner.work_order import WorkOrder, load_work_order
+
+__all__ = ["OpenLedger", "open", "resume", "resume_async", "run", "run_async"]
+
+T = TypeVar("T")
+StrPath = str | os.PathLike[str]
+
+
+def run(
+    order: WorkOrder | StrPath,
+    *,
+    ledger: StrPath | None = None,
+    new: bool = False,
+    concurrency: int | None = None,
+    limit: int | None = None,
+    stop: StopSwitch | None = None,
+) -> RunOutcome:
+    """Execute a work order and say how its run stands.
+
+    An unfinished run of the same work order goes on, a finished one makes no call, ``new`` pays again. ``limit`` is the
+    number of cases, over all variants and repetitions, that this session takes up. The ledger is ``ledger``, else
+    ``$TALLYSTICK_LEDGER``, else ``tallystick.db`` beside the project; it is created where there is none.
+
+    Raises UsageError, RefusedError and LedgerError (see `tallystick.ledger.errors`); what a target does never raises.
+    """
+    return _blocking(lambda: run_async(order, ledger=ledger, new=new, concurrency=concurrency, limit=limit, stop=stop))
+
+
+async def run_async(
+    order: WorkOrder | StrPath,
+    *,
+    ledger: StrPath | None = None,
+    new: bool = False,
+    concurrency: int | None = None,
+    limit: int | None = None,
+    stop: StopSwitch | None = None,
+) -> RunOutcome:
+    """`run` on the running loop."""
+    made = order if isinstance(order, WorkOrder) else load_work_order(Path(order))
+    description = await asyncio.to_thread(describe, made, ADAPTERS)
+    with Ledger.open(_path(ledger), create=True) as opened:
+        session = await asyncio.to_thread(find_or_create, opened, description, new=new)
+        return await run_session(opened, session, stop=stop, concurrency=concurrency, slots_max=limit)
+
+
+def resume(
+    run: str | None = None,
+    *,
+    ledger: StrPath | None = None,
+    targets: Mapping[str, Target] | None = None,
+    judges: Mapping[str, Judge] | None = None,
+    concurrency: int | None = None,
+    limit: int | None = None,
+    stop: StopSwitch | None = None,
+) -> RunOutcome:
+    """Recover a run and go on: the one with that id, id prefix or name, else the newest unfinished one.
+
+    ``targets`` (by variant) and ``judges`` (by name) are given again where the run was made from Python objects.
+    Raises RunNotFound, RunBusy, IdentityChanged, and what `run` raises.
+    """
+    return _blocking(
+        lambda: resume_async(
+            run, ledger=ledger, targets=targets, judges=judges, concurrency=concurrency, limit=limit, stop=stop
+        )
+    )
+
+
+async def resume_async(
+    run: str | None = None,
+    *,
+    ledger: StrPath | None = None,
+    targets: Mapping[str, Target] | None = None,
+    judges: Mapping[str, Judge] | None = None,
+    concurrency: int | None = None,
+    limit: int | None = None,
+    stop: StopSwitch | None = None,
+) -> RunOutcome:
+    """`resume` on the running loop."""
+    with Ledger.open(_path(ledger)) as opened:
+        run_id = _named_or_newest(opened, run).run_id
+        session = await asyncio.to_thread(reopened, opened, run_id, ADAPTERS, targets=targets, judges=judges)
+        return await run_session(opened, session, stop=stop, concurrency=concurrency, slots_max=limit)
+
+
+@contextlib.contextmanager
+def open(path: StrPath | None = None, *, create: bool = False) -> Iterator[OpenLedger]:  # noqa: A001
+    """A ledger to look into and to settle unknown outcomes in; ``with ts.open("evals.db") as ledger:``."""
+    with Ledger.open(_path(path), create=create) as opened:
+        yield OpenLedger(opened)
+
+
+class OpenLedger:
+    """An open ledger. Reading changes nothing and makes no call; a run is named by id, id prefix or name."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    @property
+    def path(self) -> Path:
+        """The ledger's file."""
+        return self._ledger.path
+
+    def runs(self, *, limit: int = 100) -> list[RunRow]:
+        """The newest runs first."""
+        with self._ledger.reading() as reader:
+            return list_runs(reader, limit=limit)
+
+    def find(self, run: str) -> RunRow:
+        """The run; raises RunNotFound and RunAmbiguous."""
+        with self._ledger.reading() as reader:
+            return find_run(reader, run)
+
+    def outcome(self, run: str) -> RunOutcome:
+        """How the run stands and what helps next."""
+        return outcome_of(self._ledger, self.find(run).run_id)
+
+    def counts(self, run: str) -> dict[SlotState, int]:
+        """The whole population by state."""
+        with self._ledger.reading() as reader:
+            return slot_counts(reader, find_run(reader, run).run_key)
+
+    def budgets(self, run: str) -> list[BudgetState]:
+        """What each budget has settled and holds, in whole units (nano-USD, milliseconds)."""
+        with self._ledger.reading() as reader:
+            return budgets_of(reader, find_run(reader, run).run_key)
+
+    def scores(self, run: str) -> list[Score]:
+        """Each judge's figures for each variant, with their denominators."""
+        with self._ledger.reading() as reader:
+            return scores_of(reader, find_run(reader, run).run_key)
+
+    def case(self, run: str, case_id: str) -> list[CasePage]:
+        """Every planned observation of a case with its whole history."""
+        with self._ledger.reading() as reader:
+            return case_page(reader, find_run(reader, run).run_key, case_id)
+
+    def unknown(self, run: str) -> list[Unknown]:
+        """Every unknown outcome with its evidence."""
+        with self._ledger.reading() as reader:
+            return unknown_outcomes(reader, find_run(reader, run).run_key)
+
+    def settle(self, settlement: Settlement) -> SlotState:
+        """Settle one unknown outcome by an operator's decision; raises TransitionRefused when it is not unknown."""
+        return self._ledger.write(lambda tx: settle_unknown(tx, settlement))
+
+    def give_up(self, unknown: Unknown, *, reason: str, made_by: str) -> SlotState:
+        """Settle an unknown outcome as never to be known; its bound counts as spent."""
+        return self.settle(Settlement(unknown.call_id, unknown.dispatch_no, Decision.GIVE_UP, made_by, reason))
+
+    def not_landed(self, unknown: Unknown, *, reason: str, made_by: str) -> SlotState:
+        """Settle an unknown outcome as proven not to have happened; its case waits for a new attempt."""
+        return self.settle(Settlement(unknown.call_id, unknown.dispatch_no, Decision.NOT_LANDED, made_by, reason))
+
+
+def _named_or_newest(ledger: Ledger, run: str | None) -> RunRow:
+    with ledger.reading() as reader:
+        found = newest_unfinished(reader) if run is None else find_run(reader, run)
+    if found is None:
+        raise RunNotFound("there is no unfinished run", "list the runs with `tallystick runs`")
+    return found
+
+
+def _path(ledger: StrPath | None) -> Path:
+    return default_path() if ledger is None else Path(ledger)
+
+
+def _blocking(make: Callable[[], Any]) -> Any:
+    """Run to the end here, or in a thread of its own where this thread's loop is running."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(make())
+    outcome: list[Any] = []
+
+    def work() -> None:
+        try:
+            outcome.append(asyncio.run(make()))
+        except BaseException as problem:  # noqa: BLE001 - carried over to the caller's thread
+            outcome.append(problem)
+
+    thread = threading.Thread(target=work, name="tallystick-run")
+    thread.start()
+    thread.join()
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
