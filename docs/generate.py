@@ -4,17 +4,42 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import pkgutil
 from pathlib import Path
 from types import ModuleType
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import attrs
+from pydantic import BaseModel
 
 import tallystick
 from tallystick.ledger.errors import TallystickError
+from tallystick.runner.work_order_models import TABLES
 
 REFERENCE: Final = Path(__file__).resolve().parent / "reference"
+
+_KEYS_BEGIN: Final = "<!-- Written by `make docs` from the models. -->\n"
+_KEYS_END: Final = "<!-- End of what is written by `make docs`. -->\n"
+_TABLE_TITLES: Final = {
+    "": "The work order",
+    "cases": "`[cases]`",
+    "variants.NAME": "`[variants.NAME]`",
+    "target": "`[target]` and `[variants.NAME.target]`",
+    "judges[]": "`[[judges]]`",
+    "budgets.UNIT": "`[budgets]`: one entry",
+    "budgets[]": "`[[budgets]]`",
+    "execution": "`[execution]`",
+    "execution.backoff": "`[execution] backoff`",
+}
+_FORMS: Final = {
+    "array": "list",
+    "boolean": "`true` or `false`",
+    "integer": "whole number",
+    "number": "number",
+    "object": "table",
+    "string": "text",
+}
 
 _ERRORS_HEAD: Final = """\
 # Errors
@@ -30,7 +55,7 @@ status is what the command line returns when the error ends a command.
 
 def render() -> dict[str, str]:
     """The generated pages by file name."""
-    return {"errors.md": _errors_page()}
+    return {"errors.md": _errors_page(), "work-order.md": _work_order_page()}
 
 
 def error_modules() -> list[ModuleType]:
@@ -77,6 +102,54 @@ def _row(member: type[TallystickError]) -> str:
     meaning = inspect.cleandoc(member.__doc__ or "").split("\n\n")[0].replace("\n", " ").replace("``", "`")
     fields = ", ".join(f"`{name}`" for name in fields_of(member) if name not in {"what", "remedy"})
     return f"| `{member.code}` | `{member.__name__}` ({bases}) | {member.exit_status} | {meaning} | {fields} |"
+
+
+def _work_order_page() -> str:
+    """The page as it is written, with the tables of its keys put in anew."""
+    written = (REFERENCE / "work-order.md").read_text(encoding="utf-8")
+    head, begin, rest = written.partition(_KEYS_BEGIN)
+    _, end, tail = rest.partition(_KEYS_END)
+    return head + begin + "".join(_key_table(place, model) for place, model in TABLES.items()) + "\n" + end + tail
+
+
+def _key_table(place: str, model: type[BaseModel]) -> str:
+    schema = model.model_json_schema()
+    lines = [
+        "",
+        f"### {_TABLE_TITLES[place]}",
+        "",
+        "| key | type | default | class | meaning |",
+        "|---|---|---|---|---|",
+        *(_key_row(name, schema) for name in model.model_fields),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _key_row(name: str, schema: dict[str, Any]) -> str:
+    field = schema["properties"][name]
+    default = field.get("default")
+    shown = "**required**" if name in schema.get("required", ()) else "—" if default is None else f"`{_toml(default)}`"
+    return f"| `{name}` | {field['form'] or _form(field)} | {shown} | {field['class']} | {field['description']} |"
+
+
+def _form(field: dict[str, Any]) -> str:
+    """What may be written, in the words that the reader of a work order knows."""
+    options = [option for option in field.get("anyOf", [field]) if option.get("type") != "null"]
+    (option,) = options
+    if "const" in option or "enum" in option:
+        return ", ".join(f"`{_toml(value)}`" for value in option.get("enum") or [option["const"]])
+    words = _FORMS[option["type"]]
+    least, above, most = (option.get(key) for key in ("minimum", "exclusiveMinimum", "maximum"))
+    bounds = [
+        f"from {least:g}" if least is not None else "",
+        f"above {above:g}" if above is not None else "",
+        f"to {most:,}" if most is not None else "",
+    ]
+    return " ".join([words, *(bound for bound in bounds if bound)])
+
+
+def _toml(value: object) -> str:
+    return json.dumps(value)
 
 
 def main() -> None:
