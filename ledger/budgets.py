@@ -149,6 +149,22 @@ def amend(tx: Transaction, run_key: int, budget_no: int, *, limit: int, reason: 
     tx.event(
         run_key, "budget.amended", {"budget": budget_no, "old": old, "new": limit, "reason": reason, "by": made_by}
     )
+    if limit > old:
+        _let_wait_again(tx, run_key)
+
+
+def _let_wait_again(tx: Transaction, run_key: int) -> None:
+    """What a full budget had kept from being attempted waits for it again."""
+    count = tx.change(
+        "UPDATE slots SET state = 'pending', reason = NULL, next_step = 'new', not_before_us = 0"
+        " WHERE run_key = ? AND state = 'unavailable' AND reason = 'budget'",
+        (run_key,),
+    )
+    if count:
+        tx.change(
+            "UPDATE runs SET state = 'open', ended_us = NULL WHERE run_key = ? AND state = 'finished'", (run_key,)
+        )
+        tx.event(run_key, "slots.retried", {"count": count, "state": "unavailable", "reason": "budget"})
 
 
 def _settle_one(tx: Transaction, key: DispatchKey, hold: Hold, used: int, *, unknown: bool) -> None:

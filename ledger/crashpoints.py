@@ -31,6 +31,7 @@ CRASHPOINTS: Final[dict[str, str]] = {
     "judgment.before": "the observation is durable, its judgment is not",
     "judgment.committed": "the judgment is durable",
     "query.answered": "a query by request id has been answered, nothing of it is committed",
+    "query.settled": "what a query proved is durable",
     "reconcile.before": "a settlement is decided, nothing of it is committed",
     "reconcile.committed": "a settlement is durable",
     "scribe.commit.before": "a batch is complete, COMMIT has not been asked for",

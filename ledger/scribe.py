@@ -2,7 +2,8 @@
 
 It takes pieces of work from a bounded queue, runs each in a savepoint of its own, commits all that were waiting in one
 durable commit, and only then tells each caller. There is no timer: a batch is what arrived while the last commit was
-syncing.
+syncing, while we stood at the turnstile, and while the others of the batch ran. It is bounded, so that other processes
+do not stand in line for long.
 
 What a caller is told:
 
@@ -37,7 +38,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Work = Callable[[Transaction], T]
 
-BATCH_MAX: Final = 1_024
+BATCH_MAX: Final = 256
 QUEUE_MAX: Final = 8_192
 _ROOM_PAUSE_SECONDS: Final = 0.002
 _STOP: Final = object()

@@ -6,49 +6,39 @@ The order within a step is the promise: prepare, commit the intent, dispatch, co
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import time
-from collections.abc import Coroutine
-from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 import attrs
 
 from ..ledger import attempts
-from ..ledger.canonical import canonical_text, digest_of_bytes, parse_json
+from ..ledger.canonical import canonical_text, digest_of_bytes
 from ..ledger.coordinators import Coordinator, follow_up
 from ..ledger.crashpoints import crashpoint
 from ..ledger.errors import BudgetExhausted
 from ..ledger.ledger import Ledger
 from ..ledger.records import DispatchFacts, DispatchKey, Intent, PendingSlot, Waiting
-from ..ledger.settlements import Decision, Settlement, settle_unknown
 from ..ledger.slot_reads import CallToRepeat, call_to_repeat
 from ..ledger.states import DispatchState, NextStep, SlotState
 from ..ledger.transaction import Transaction
+from .ended import Ended
 from .flights import Flight, FlightWatch
 from .inline_judging import InlineJudging, case_of
+from .late_answers import LateAnswers
 from .outcome_facts import facts_of, interrupted_outcome
 from .pacing import Pace
-from .protocols import MISSING, Case, Dispatching, Outcome, Prepared, QueryAnswer, QueryState, SlotView, WireProgress
+from .protocols import MISSING, Case, Dispatching, Outcome, Prepared, SlotView, WireProgress
+from .query_steps import QuerySteps, leave_unknown, stored_request
 from .stopping import StopSwitch
 from .tally import Tally
 
 if TYPE_CHECKING:
     from .executor import Execution, VariantSide
 
-__all__ = ["AttemptSteps", "Ended"]
+__all__ = ["AttemptSteps"]
 
 logger = logging.getLogger(__name__)
-
-
-class Ended(Enum):
-    """How a step ended, as the feed has to know it."""
-
-    DONE = auto()
-    WAITS_AGAIN = auto()
-    UNTOUCHED = auto()
-    LET_GO = auto()
 
 
 class _LetGo(Exception):
@@ -71,6 +61,7 @@ class AttemptSteps:
         judging: InlineJudging,
     ) -> None:
         self._ledger = ledger
+        self._coordinator = coordinator
         self._run_key = coordinator.run_key
         self._run_id = coordinator.run_id
         self._execution = execution
@@ -81,11 +72,8 @@ class AttemptSteps:
         self._pace = pace
         self._judging = judging
         self._side_of_call: dict[str, VariantSide] = {}
-        self._queries: dict[str, int] = {}
-        self._late_expected: set[str] = set()
-        self._late_tasks: set[asyncio.Task[object]] = set()
-        self._late_change = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
+        self._queries = QuerySteps(ledger, coordinator, execution, tally=tally, judging=judging)
+        self.late = LateAnswers(ledger, tally)
 
     async def run(self, slot: PendingSlot, *, solitary: bool) -> Ended:
         """Take the slot's next step.
@@ -103,7 +91,7 @@ class AttemptSteps:
                 case NextStep.RESEND:
                     return await self._resend(slot, side, view)
                 case NextStep.QUERY:
-                    return await self._query(slot, side)
+                    return await self._queries.run(slot, side.target, self._call_of(slot))
         except _LetGo:
             return Ended.LET_GO
 
@@ -112,20 +100,7 @@ class AttemptSteps:
         outcome = interrupted_outcome(flight.progress, reason="deadline", message="did not end when it was cancelled")
         if outcome.state is DispatchState.REFUSED:
             outcome = Outcome(DispatchState.UNKNOWN, "deadline", outcome.message)
-        self._later(self._lose(flight.key, outcome, flight.began, self._side_of_call[flight.key.call_id]))
-
-    async def wait_for_late(self) -> None:
-        """Give answers that are still on their way the grace time, where a target can report them."""
-        end = time.monotonic() + self._execution.grace_seconds
-        while (self._late_expected or self._late_tasks) and (left := end - time.monotonic()) > 0:
-            if self._stop.is_asked and not self._late_tasks:
-                return
-            self._late_change.clear()
-            try:
-                async with asyncio.timeout(min(left, 0.2)):
-                    await self._late_change.wait()
-            except TimeoutError:
-                continue
+        self.late.spawn(self._lose(flight.key, outcome, flight.began, self._side_of_call[flight.key.call_id]))
 
     async def _new_attempt(self, slot: PendingSlot, side: VariantSide, view: SlotView, *, solitary: bool) -> Ended:
         try:
@@ -156,7 +131,7 @@ class AttemptSteps:
             return await self._leave_unknown(slot, "resends.used_up")
         if call.key_until_us is not None and now_us >= call.key_until_us:
             return await self._leave_unknown(slot, "key.expired")
-        prepared = _stored(call)
+        prepared = stored_request(call)
         key = DispatchKey(self._run_key, slot.slot_no, call.attempt_no, call.call_id, call.dispatch_no)
         crashpoint("dispatch.intent.before")
         begun = await self._ledger.write_async(
@@ -195,7 +170,7 @@ class AttemptSteps:
         flight = Flight(key, task, progress, now, deadline)
         dispatching = Dispatching(
             key.call_id, key.attempt_no, key.dispatch_no, view, max(0.0, deadline - now), progress,
-            late=functools.partial(self._report_late, self._loop, key, now),
+            late=self.late.reporter(key, now),
         )  # fmt: skip
         self._tally.dispatches += 1
         self._side_of_call[key.call_id] = side
@@ -214,8 +189,7 @@ class AttemptSteps:
             self._flights.remove(flight)
             self._side_of_call.pop(key.call_id, None)
         if flight.is_abandoned:
-            if outcome.state is DispatchState.ANSWERED:
-                self._later(self._keep_late(key, outcome, now))
+            self.late.arrived(key, outcome, now)
             raise _LetGo
         return outcome
 
@@ -302,7 +276,7 @@ class AttemptSteps:
     async def _lose(self, key: DispatchKey, outcome: Outcome, began: float, side: VariantSide) -> Ended:
         facts = facts_of(outcome, duration_us=_since(began))
         if getattr(side.target, "may_answer_late", False):
-            self._late_expected.add(key.call_id)
+            self.late.expect(key)
         waiting = await self._ledger.write_async(lambda tx: self._lose_now(tx, key, outcome, side, facts))
         self._tally.move(SlotState.IN_FLIGHT, SlotState.PENDING if waiting else SlotState.UNKNOWN)
         crashpoint("dispatch.outcome.committed")
@@ -325,62 +299,8 @@ class AttemptSteps:
         attempts.lose(tx, key, facts, waiting=waiting)
         return waiting
 
-    async def _query(self, slot: PendingSlot, side: VariantSide) -> Ended:
-        call = self._call_of(slot)
-        if call is None:
-            return await self._leave_unknown(slot, "query.no_call")
-        try:
-            async with asyncio.timeout(self._execution.deadline_seconds):
-                answer = await side.target.query(call.call_id, _stored(call))
-        except Exception as problem:  # noqa: BLE001 - a query that fails proves nothing
-            answer = QueryAnswer(QueryState.NO_PROOF, None, f"{type(problem).__name__}: {problem}")
-        crashpoint("query.answered")
-        match answer.state:
-            case QueryState.LANDED if answer.outcome is not None:
-                return await self._query_landed(slot, side, call, answer.outcome)
-            case QueryState.NEVER:
-                return await self._settle_query(slot, Settlement(
-                    call.call_id, call.dispatch_no, Decision.NOT_LANDED, "query", answer.message or "the target never will",
-                ))  # fmt: skip
-        return await self._ask_again(slot, call)
-
-    async def _query_landed(self, slot: PendingSlot, side: VariantSide, call: CallToRepeat, outcome: Outcome) -> Ended:
-        facts = facts_of(outcome, duration_us=0, settled_by="query")
-        common = (call.call_id, call.dispatch_no)
-        if outcome.state is not DispatchState.ANSWERED or outcome.answer is MISSING:
-            reason = outcome.message or outcome.reason
-            return await self._settle_query(slot, Settlement(*common, Decision.FAILED, "query", reason, facts))
-        text = canonical_text(outcome.answer)  # type: ignore[arg-type]
-        ended = await self._settle_query(slot, Settlement(
-            *common, Decision.LANDED, "query", "fetched by its request id", facts, text, digest_of_bytes(text.encode()),
-            canonical_text(outcome.evidence), canonical_text(list(outcome.flags)),
-        ))  # fmt: skip
-        view = SlotView(self._run_id, _case_of(slot), side.name, slot.repetition)
-        await self._judging.judge(view, slot.slot_no, call.attempt_no, outcome)
-        return ended
-
-    async def _settle_query(self, slot: PendingSlot, settlement: Settlement) -> Ended:
-        state = await self._ledger.write_async(lambda tx: settle_unknown(tx, settlement))
-        self._tally.move(SlotState.PENDING, state)
-        crashpoint("reconcile.committed")
-        return Ended.WAITS_AGAIN if state is SlotState.PENDING else Ended.DONE
-
-    async def _ask_again(self, slot: PendingSlot, call: CallToRepeat) -> Ended:
-        asked = self._queries[call.call_id] = self._queries.get(call.call_id, 0) + 1
-        if not self._policy.may_dispatch(asked):
-            return await self._leave_unknown(slot, "query.no_proof")
-        not_before = self._policy.not_before_us(self._ledger.clock.now_us(), asked)
-        await self._ledger.write_async(
-            lambda tx: attempts.postpone(tx, self._run_key, slot.slot_no, not_before_us=not_before)
-        )
-        return Ended.WAITS_AGAIN
-
     async def _leave_unknown(self, slot: PendingSlot, reason: str) -> Ended:
-        await self._ledger.write_async(
-            lambda tx: attempts.leave_unknown(tx, self._run_key, slot.slot_no, reason=reason)
-        )
-        self._tally.move(SlotState.PENDING, SlotState.UNKNOWN)
-        return Ended.DONE
+        return await leave_unknown(self._ledger, self._coordinator, self._tally, slot, reason)
 
     async def _unprepared(self, slot: PendingSlot, side: VariantSide, problem: Exception) -> Ended:
         text = f"case {slot.case_id}: {problem}"
@@ -410,33 +330,6 @@ class AttemptSteps:
             outcome = Outcome(DispatchState.UNKNOWN, "cancelled", outcome.message, bytes_sent=0)
         await asyncio.shield(asyncio.ensure_future(self._lose(flight.key, outcome, flight.began, side)))
 
-    def _report_late(self, loop: asyncio.AbstractEventLoop, key: DispatchKey, began: float, outcome: Outcome) -> None:
-        if outcome.state is DispatchState.ANSWERED and not loop.is_closed():
-            loop.call_soon_threadsafe(lambda: self._later(self._keep_late(key, outcome, began)))
-        else:
-            loop.call_soon_threadsafe(self._late_expected.discard, key.call_id)
-
-    async def _keep_late(self, key: DispatchKey, outcome: Outcome, began: float) -> None:
-        answer = canonical_text(outcome.answer)  # type: ignore[arg-type]
-        late = attrs.evolve(outcome, state=DispatchState.LATE)
-        facts = facts_of(late, duration_us=_since(began), settled_by="late")
-        kept = await self._ledger.write_async(
-            lambda tx: attempts.keep_late(tx, key, facts, answer=answer, answer_digest=digest_of_bytes(answer.encode()))
-        )
-        self._tally.late += kept
-        self._late_expected.discard(key.call_id)
-
-    def _later(self, work: Coroutine[object, object, object]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._late_tasks.add(task)
-        task.add_done_callback(self._late_done)
-
-    def _late_done(self, task: asyncio.Task[object]) -> None:
-        self._late_tasks.discard(task)
-        self._late_change.set()
-        if not task.cancelled() and (problem := task.exception()) is not None:
-            logger.error("a late answer could not be kept", exc_info=problem, extra={"event": "late.lost"})
-
     def _call_of(self, slot: PendingSlot) -> CallToRepeat | None:
         with self._ledger.reading() as reader:
             return call_to_repeat(reader, self._run_key, slot.slot_no, slot.attempts)
@@ -444,12 +337,6 @@ class AttemptSteps:
 
 def _case_of(slot: PendingSlot) -> Case:
     return case_of(slot.case_id, slot.input, slot.expected, slot.metadata)
-
-
-def _stored(call: CallToRepeat) -> Prepared:
-    head = parse_json(call.head)
-    assert isinstance(head, dict)
-    return Prepared(call.payload or b"", head)
 
 
 def _as_failure(outcome: Outcome, reason: str, message: str) -> Outcome:

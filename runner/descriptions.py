@@ -18,10 +18,20 @@ from .case_files import CasesDigest, survey
 from .identity import evaluation_document, identity_digest, identity_document
 from .protocols import Judge, Missing, Target
 from .work_order import WorkOrder
+from .work_order_budgets import budget_tables
 from .work_order_build import Maker, build_judges, build_targets
 from .work_order_execution import execution_table
 
-__all__ = ["Adapters", "Description", "case_plans", "describe", "describe_again", "fingerprint_of", "run_plan"]
+__all__ = [
+    "Adapters",
+    "Description",
+    "case_plans",
+    "describe",
+    "describe_again",
+    "fingerprint_of",
+    "run_plan",
+    "settings_of",
+]
 
 
 @attrs.frozen
@@ -86,7 +96,7 @@ def run_plan(description: Description, *, forked_from: str | None = None) -> Run
         canonical_text(order.to_document()),
         description.digest,
         canonical_text(description.identity),
-        canonical_text({"execution": execution_table(order.execution)}),
+        settings_of(order),
         tuple(
             VariantPlan(name, canonical_text(tables[name]), target.if_unknown)
             for name, target in description.targets.items()
@@ -102,6 +112,11 @@ def run_plan(description: Description, *, forked_from: str | None = None) -> Run
         ),
         forked_from,
     )  # fmt: skip
+
+
+def settings_of(order: WorkOrder) -> str:
+    """How the work order wants a run to be executed from now on, as canonical JSON text."""
+    return canonical_text({"execution": execution_table(order.execution), "budgets": budget_tables(order.budgets)})
 
 
 def case_plans(description: Description) -> Iterator[CasePlan]:

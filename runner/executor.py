@@ -19,7 +19,8 @@ from ..ledger.errors import BudgetExhausted, TallystickError
 from ..ledger.ledger import Ledger
 from ..ledger.records import Hold, PendingSlot
 from ..ledger.states import SlotState
-from .attempt_steps import AttemptSteps, Ended
+from .attempt_steps import AttemptSteps
+from .ended import Ended
 from .feed import Feed
 from .flights import Flight, FlightWatch
 from .inline_judging import InlineJudging
@@ -110,7 +111,7 @@ class Executor:
         try:
             await self._run_suspects()
             await self._run_workers()
-            await self._steps.wait_for_late()
+            await self._steps.late.wait(self._execution.grace_seconds, self._stop)
             if self.failure is None:
                 await self._judging.judge_rest()
         finally:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from ..ledger import budgets, run_ends
-from ..ledger.canonical import canonical_text, parse_json
+from ..ledger.canonical import parse_json
 from ..ledger.coordinators import Coordinator, open_run, release_run
 from ..ledger.crashpoints import crashpoint
 from ..ledger.errors import RunNotResumable, UsageError
@@ -21,7 +22,7 @@ from ..ledger.planning import create_run
 from ..ledger.run_reads import RunRow, budgets_of, find_run, run_by_digest, slot_counts, unfinished_of_name, variants_of
 from ..ledger.run_settings import change_settings
 from ..ledger.states import SlotState
-from .descriptions import Adapters, Description, case_plans, describe_again, fingerprint_of, run_plan
+from .descriptions import Adapters, Description, case_plans, describe_again, fingerprint_of, run_plan, settings_of
 from .executor import Execution, Executor, VariantSide
 from .holds import holds_by_variant
 from .identity import Section, compare, refuse_changes
@@ -30,7 +31,7 @@ from .retry_policy import retry_policy
 from .stopping import StopSwitch
 from .tally import Tally
 from .work_order import WorkOrder
-from .work_order_execution import ExecutionSpec, execution_table, read_execution
+from .work_order_execution import ExecutionSpec, read_execution
 from .work_order_files import Place
 
 __all__ = ["Session", "find_or_create", "reopened", "run_session"]
@@ -156,27 +157,41 @@ def _execution(ledger: Ledger, session: Session, concurrency: int | None, slots_
 
 
 def _take_over_limits(ledger: Ledger, run: RunRow, description: Description) -> None:
-    """A work order whose limits or throughput changed: budgets are amended, the rest is recorded and used from now on."""
+    """Record what the work order's author changed of limits and throughput, and go by it from now on.
+
+    Only what differs from the work order as it was last seen counts, so that it does not undo an operator's amendment.
+    """
+    settings = settings_of(description.order)
+    if settings == run.settings:
+        return
+    then, now = parse_json(run.settings), parse_json(settings)
+    assert isinstance(then, dict)
+    assert isinstance(now, dict)
+    if then["budgets"] != now["budgets"]:
+        _take_over_budgets(ledger, run, description)
     changes = compare(_stored_identity(run), description.identity)
-    limits = [str(change) for change in changes if change.section is Section.LIMITS]
+    lines = [str(change) for change in changes if change.section is Section.LIMITS]
+    ledger.write(lambda tx: change_settings(tx, run.run_key, settings, lines))
+
+
+def _take_over_budgets(ledger: Ledger, run: RunRow, description: Description) -> None:
     with ledger.reading() as reader:
         plans = [state.plan for state in budgets_of(reader, run.run_key)]
-    states = {(plan.scope, plan.scope_value, plan.unit): plan for plan in plans}
+    plan_of = {(plan.scope, plan.scope_value, plan.unit): plan for plan in plans}
     specs = {spec.key: spec for spec in description.order.budgets}
-    if set(specs) != set(states):
+    if set(specs) != set(plan_of):
         raise UsageError(
             f"the work order has other budgets than run {run.run_id}",
             "A run keeps its budgets; change only their limits, or start a new run with --new",
         )
-    for key, spec in specs.items():
-        plan = states[key]
-        if spec.limit != plan.limit_amount:
-            ledger.write(lambda tx, plan=plan, spec=spec: budgets.amend(  # type: ignore[misc]
-                tx, run.run_key, plan.budget_no, limit=spec.limit, reason="the work order was changed", made_by="work order"
-            ))  # fmt: skip
-    text = canonical_text({"execution": execution_table(description.order.execution)})
-    if text != run.settings:
-        ledger.write(lambda tx: change_settings(tx, run.run_key, text, limits))
+    for key, plan in plan_of.items():
+        limit = specs[key].limit
+        if limit != plan.limit_amount:
+            amendment = partial(
+                budgets.amend, run_key=run.run_key, budget_no=plan.budget_no, limit=limit,
+                reason="the work order was changed", made_by="work order",
+            )  # fmt: skip
+            ledger.write(amendment)
 
 
 def _execution_of(run: RunRow) -> ExecutionSpec:

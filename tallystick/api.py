@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,11 +20,12 @@ from .ledger.errors import RunNotFound
 from .ledger.ledger import Ledger
 from .ledger.location import default_path
 from .ledger.run_reads import BudgetState, RunRow, budgets_of, find_run, list_runs, newest_unfinished, slot_counts
-from .ledger.settlements import Decision, Settlement, settle_unknown
+from .ledger.settlements import Decision, Settlement
 from .ledger.slot_reads import CasePage, Score, Unknown, case_page, scores_of, unknown_outcomes
 from .ledger.states import SlotState
 from .runner.descriptions import describe
 from .runner.protocols import Judge, Target
+from .runner.reconciling import settle_all
 from .runner.results import RunOutcome, outcome_of
 from .runner.sessions import find_or_create, reopened, run_session
 from .runner.stopping import StopSwitch
@@ -170,7 +172,7 @@ class OpenLedger:
 
     def settle(self, settlement: Settlement) -> SlotState:
         """Settle one unknown outcome by an operator's decision; raises TransitionRefused when it is not unknown."""
-        return self._ledger.write(lambda tx: settle_unknown(tx, settlement))
+        return settle_all(self._ledger, [settlement])[0]
 
     def give_up(self, unknown: Unknown, *, reason: str, made_by: str) -> SlotState:
         """Settle an unknown outcome as never to be known; its bound counts as spent."""
@@ -193,23 +195,21 @@ def _path(ledger: StrPath | None) -> Path:
     return default_path() if ledger is None else Path(ledger)
 
 
-def _blocking(make: Callable[[], Any]) -> Any:
+def _blocking(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run to the end here, or in a thread of its own where this thread's loop is running."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(make())
-    outcome: list[Any] = []
+    outcome: Future[T] = Future()
 
     def work() -> None:
         try:
-            outcome.append(asyncio.run(make()))
+            outcome.set_result(asyncio.run(make()))
         except BaseException as problem:  # noqa: BLE001 - carried over to the caller's thread
-            outcome.append(problem)
+            outcome.set_exception(problem)
 
     thread = threading.Thread(target=work, name="tallystick-run")
     thread.start()
     thread.join()
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]
+    return outcome.result()
