@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
-from tallystick.ledger.file_locks import holder_pid
+from tallystick.ledger import file_locks
+from tallystick.ledger.errors import LedgerError
+from tallystick.ledger.file_locks import LockFile, holder_pid
 from tallystick.ledger.ledger import Ledger
+from tallystick.ledger.turnstile import Turnstile
 from tests.unit.ledger import factories
+from tests.unit.ledger.children import Child
 
 
 def tell(text: object) -> None:
@@ -64,3 +69,128 @@ def open_as_nobody(path: str) -> None:
 
 def tell_lock_holder(path: str) -> None:
     tell(holder_pid(Path(path)))
+
+
+def pass_again_and_again(folder: str, log: str, name: str, passages: str) -> None:
+    """Pass the turnstile until the log has that many passages; write the name twice each time."""
+    turnstile = Turnstile(Path(folder))
+    tell("ready")
+    hear()
+    with Path(log).open("a") as file:
+        while os.fstat(file.fileno()).st_size < 4 * int(passages):
+            with turnstile:
+                for _ in range(2):
+                    file.write(f"{name} ")
+                    file.flush()
+                os.fsync(file.fileno())  # as long as a commit takes
+    turnstile.close()
+
+
+def write_until_told(path: str, run_key: str, kind: str) -> None:
+    """Write events of that kind until there are 400 of all."""
+    with Ledger.open(path) as ledger:
+        tell("ready")
+        hear()
+        while ledger.write(lambda tx: tx.event(int(run_key), kind, {})) < 401:
+            pass
+
+
+def write_once(path: str, run_key: str) -> None:
+    with Ledger.open(path) as ledger:
+        ledger.write(lambda tx: tx.event(int(run_key), "theirs", {}))
+        tell("written")
+
+
+def write_and_wait(path: str, run_key: str) -> None:
+    with Ledger.open(path) as ledger:
+        ledger.write(lambda tx: tx.event(int(run_key), "theirs", {}))
+        tell(ledger.worker_id)
+        hear()
+
+
+def fork_and_wait(path: str, run_key: str) -> None:
+    """Fork while the ledger is open; both stay."""
+    with Ledger.open(path) as ledger:
+        ledger.write(lambda tx: tx.event(int(run_key), "theirs", {}))
+        tell(ledger.worker_id)
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        tell(child)
+        hear()
+
+
+def hold_turnstile(folder: str) -> None:
+    with Turnstile(Path(folder)):
+        tell("inside")
+        hear()
+
+
+def hold_worker_lock(path: str) -> None:
+    lock = LockFile(Path(path))
+    lock.acquire()
+    tell("held")
+    hear()
+    lock.close()
+
+
+def hear_and_end() -> None:
+    tell("ready")
+    hear()
+
+
+def take_in_turn(first: str, second: str) -> None:
+    """Hold the first lock, then ask for the second; tell of the first report of a deadlock."""
+    one, two = LockFile(Path(first)), LockFile(Path(second))
+    one.acquire()
+    tell("first")
+    hear()
+    pause = file_locks.time.sleep
+    told: list[float] = []
+
+    def tell_once(seconds: float) -> None:
+        if not told:
+            tell("told of a deadlock")
+            told.append(seconds)
+        pause(seconds)
+
+    file_locks.time.sleep = tell_once
+    two.acquire()
+    tell("second")
+    hear()
+    one.release()
+
+
+def fork_and_use(path: str, run_key: str) -> None:
+    """Fork while the ledger is open and written to; the child tries it, opens its own, and ends as programs end."""
+    ledger = Ledger.open(path)
+    ledger.write(lambda tx: tx.event(int(run_key), "before", {}))
+    with ledger.reading():
+        child = os.fork()
+        if child == 0:
+            _in_the_child(ledger, path, int(run_key))
+            sys.exit(0)
+    _, status = os.waitpid(child, 0)
+    tell(f"child ended {status}")
+    asked = Child("tell_lock_holder", Path(path + ".d") / "workers" / f"{ledger.worker_id}.lock")
+    if asked.lines() == [str(os.getpid())]:
+        tell("parent is still the worker")
+    ledger.write(lambda tx: tx.event(int(run_key), "from the parent", {}))
+    tell("parent written")
+    ledger.close()
+
+
+def _in_the_child(ledger: Ledger, path: str, run_key: int) -> None:
+    try:
+        ledger.write(lambda tx: None)
+    except LedgerError as problem:
+        tell(f"child write {problem.code}")
+    try:
+        with ledger.reading():
+            pass
+    except LedgerError as problem:
+        tell(f"child reading {problem.code}")
+    with Ledger.open(path) as own:
+        own.write(lambda tx: tx.event(run_key, "from the child", {}))
+        tell("child opens its own")
+    ledger.close()
