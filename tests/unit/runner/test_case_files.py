@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tallystick.ledger.canonical import canonical_text, digest_of_value
 from tallystick.ledger.errors import CaseFileInvalid
+from tallystick.runner import case_files
 from tallystick.runner.case_checks import ID_CHARACTERS_MAX
 from tallystick.runner.case_files import (
-    LINE_BYTES_MAX,
     CaseFile,
     CasesInLedger,
     case_digest,
@@ -196,11 +196,22 @@ def test_a_name_that_the_system_refuses_is_a_fault_of_one_line(tmp_path: Path) -
     assert "cannot be read" in str(fault_of(load_cases("x" * 5000 + ".jsonl", folder=tmp_path)))
 
 
-def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
-    path = tmp_path / "q.jsonl"
-    with path.open("wb") as file:
-        file.truncate(LINE_BYTES_MAX * 4)
-    assert f"q.jsonl:1: longer than {LINE_BYTES_MAX} bytes" in str(fault_of(load_cases("q.jsonl", folder=tmp_path)))
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(case_files, "LINE_BYTES_MAX", 10_000)
+    source = written(tmp_path, GOOD, "x" * 20_000_000)
+    tracemalloc.start()
+    try:
+        assert "q.jsonl:2: longer than 10000 bytes" in str(fault_of(source))
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_line_may_be_as_long_as_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(case_files, "LINE_BYTES_MAX", len(GOOD) + 1)
+    assert survey(written(tmp_path, GOOD, "")).count == 1
 
 
 @pytest.mark.parametrize("name", ["q.csv", "q.txt", "q", "jsonl"])

@@ -131,6 +131,16 @@ def test_cases_stand_in_the_work_order_itself(tmp_path: Path) -> None:
     assert [case.id for case in order.cases] == ["1", "b"]
 
 
+def test_a_lone_surrogate_in_a_json_work_order_stays_through_its_document(tmp_path: Path) -> None:
+    cases_table = r'{"items": [{"id": "\ud800", "input": "\udfff"}]}'
+    raw = r'{"version": 1, "name": "n", "target": {"kind": "x", "say": "\ud800"}, "cases": %s}' % cases_table
+    order = written(tmp_path, raw, name="order.json")
+    document: Any = parse_json(canonical_text(order.to_document()))
+    for one in (order, WorkOrder.from_document(document)):
+        assert [(case.id, case.input) for case in one.cases] == [("\ud800", "\udfff")]
+        assert one.variants["default"] == TargetSpec("x", {"say": "\ud800"})
+
+
 def test_the_case_file_is_not_opened_by_reading_the_work_order(tmp_path: Path) -> None:
     order = written(tmp_path, HEAD + CASES + TARGET)
     with pytest.raises(CaseFileInvalid, match=r"^q\.jsonl: there is no such case file"):
