@@ -80,7 +80,12 @@ class HttpTarget:
     def prepare(self, slot: SlotView) -> Prepared:
         return self._requests.prepare(slot)
 
-    async def open(self) -> None:
+    def check(self) -> None:
+        self._resolve_secrets()
+        if self._requests.origin.scheme == "https":
+            self._ssl_context()
+
+    def _resolve_secrets(self) -> None:
         table = self._table
         headers = {name: value for name, value in table.headers.items() if isinstance(value, SecretTable)}
         params = {name: value for name, value in table.params.items() if isinstance(value, SecretTable)}
@@ -91,7 +96,10 @@ class HttpTarget:
         named = [*headers.values(), *params.values()]
         bare = [secret_value(SecretTable(env=secret.env), place=self._place) for secret in named]
         self._redactor = Redactor.of([*bare, *(quote(value, safe="") for value in bare)])
-        origin = self._requests.origin
+
+    async def open(self) -> None:
+        self._resolve_secrets()
+        table, origin = self._table, self._requests.origin
         self._wire = Wire(
             scheme=origin.scheme,
             host=origin.host,

@@ -121,6 +121,9 @@ class ProcessTarget:
         return Prepared(payload=self._stdin(slot), head={"argv": argv, "cwd": self._table.cwd})
 
     async def open(self) -> None:
+        self.check()
+
+    def check(self) -> None:
         table, place = self._table, self._place
         passed = {name: os.environ[name] for name in (*_PASSED, *table.pass_env) if name in os.environ}
         secrets = {name: value for name, value in table.env.items() if isinstance(value, SecretTable)}

@@ -8,6 +8,7 @@ append to their index: random ids halved the throughput at 10⁵ rows.
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import threading
 import weakref
@@ -31,6 +32,7 @@ class IdSource:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._last = 0
+        self._chance = _new_chance()
         _SOURCES.add(self)
 
     def next(self) -> str:
@@ -40,17 +42,24 @@ class IdSource:
             if milliseconds > self._last >> _CHANCE_BITS:
                 self._begin(milliseconds)
             else:
-                self._last += secrets.randbits(_STEP_BITS) + 1
+                self._last += self._chance.getrandbits(_STEP_BITS) + 1
             return _encode(self._last)
 
     def _begin(self, milliseconds: int) -> None:
-        self._last = (milliseconds << _CHANCE_BITS) | secrets.randbits(_CHANCE_BITS - 1)
+        self._last = (milliseconds << _CHANCE_BITS) | self._chance.getrandbits(_CHANCE_BITS - 1)
 
     def _after_fork(self) -> None:
         # Another thread may have held the lock at the fork, and never lets it go in the child. The next millisecond,
         # with chance of its own, lies above all ids that were made and beside those that the parent will make.
         self._lock = threading.Lock()
+        self._chance = _new_chance()
         self._begin((self._last >> _CHANCE_BITS) + 1)
+
+
+def _new_chance() -> random.Random:
+    # Seeded once from the system: asking it for every id lets go of the interpreter lock each time, which cost 50 µs an
+    # id beside a busy thread. Ids have to be different, not secret.
+    return random.Random(secrets.randbits(256))
 
 
 _SOURCES: Final[weakref.WeakSet[IdSource]] = weakref.WeakSet()

@@ -136,6 +136,8 @@ def case_plans(description: Description) -> Iterator[CasePlan]:
 def _described(
     order: WorkOrder, targets: Mapping[str, Target], judges: Sequence[Judge], cases_digest: str, count: int
 ) -> Description:
+    for target in targets.values():
+        target.check()
     identity = identity_document(order, targets, cases_digest, cases_count=count)
     return Description(order, targets, judges, count, cases_digest, identity, identity_digest(identity))
 

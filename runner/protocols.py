@@ -194,8 +194,14 @@ class Target(Protocol):
     def prepare(self, slot: SlotView) -> Prepared:
         """Build the request; no I/O. Raises a TallystickError or any exception that names the fault in the case."""
 
+    def check(self) -> None:
+        """Look that everything is there that the target names; makes no call and changes nothing.
+
+        Raises TargetNotFound or SecretMissing. Asked before a run is created or taken over.
+        """
+
     async def open(self) -> None:
-        """Get ready to dispatch on the running loop; raises TargetNotFound or SecretMissing before any call."""
+        """Get ready to dispatch on the running loop; raises what `check` raises."""
 
     async def dispatch(self, prepared: Prepared, dispatching: Dispatching) -> Outcome:
         """Send once and say what became of it; raises nothing but CancelledError."""

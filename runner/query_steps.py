@@ -29,7 +29,7 @@ _BY = "query"
 
 
 class QuerySteps:
-    """Queries of one session. What cannot be proven is asked for a bounded number of times, then left to an operator."""
+    """Queries of one session; what cannot be proven is asked for a bounded number of times, then left to an operator."""
 
     def __init__(
         self, ledger: Ledger, coordinator: Coordinator, execution: Execution, *, tally: Tally, judging: InlineJudging
