@@ -133,7 +133,9 @@ def test_cases_stand_in_the_work_order_itself(tmp_path: Path) -> None:
 
 def test_a_lone_surrogate_in_a_json_work_order_stays_through_its_document(tmp_path: Path) -> None:
     cases_table = r'{"items": [{"id": "\ud800", "input": "\udfff"}]}'
-    raw = r'{"version": 1, "name": "n", "target": {"kind": "x", "say": "\ud800"}, "cases": %s}' % cases_table
+    raw = r'{"version": 1, "name": "n", "target": {"kind": "x", "say": "\ud800"}, "cases": CASES}'.replace(
+        "CASES", cases_table
+    )
     order = written(tmp_path, raw, name="order.json")
     document: Any = parse_json(canonical_text(order.to_document()))
     for one in (order, WorkOrder.from_document(document)):
