@@ -12,7 +12,7 @@ from ..ledger.run_reads import RunRow, find_run, slot_counts, slot_reasons
 from ..ledger.slot_reads import next_not_before, scores_of
 from ..ledger.states import SlotState
 
-__all__ = ["ExitStatus", "NextMove", "RunOutcome", "next_move", "outcome_of"]
+__all__ = ["ExitStatus", "NextMove", "RunOutcome", "exit_status_of", "next_move", "outcome_of"]
 
 
 class ExitStatus(IntEnum):
@@ -71,6 +71,11 @@ _EXIT = {
 _NEEDS_DECISION = (SlotState.UNKNOWN, SlotState.FAILED, SlotState.PARKED, SlotState.UNAVAILABLE)
 
 
+def exit_status_of(move: NextMove) -> ExitStatus:
+    """What a command that executed a run ends with when this helps next."""
+    return _EXIT[move]
+
+
 def next_move(reader: Reader, run: RunRow, counts: dict[SlotState, int]) -> NextMove:
     """What helps next, told from the ledger alone."""
     if run.custody != "held":
@@ -103,7 +108,7 @@ def outcome_of(
         counts = slot_counts(reader, run.run_key)
         move = next_move(reader, run, counts)
         until = next_not_before(reader, run.run_key)
-    status = ExitStatus.INTERRUPTED if stopped else _EXIT[move]
+    status = ExitStatus.INTERRUPTED if stopped else exit_status_of(move)
     return RunOutcome(
         run.run_id, run.name, run.state, counts, move, status, reused, dispatches, until or None, stopped, recovered
     )

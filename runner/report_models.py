@@ -1,0 +1,223 @@
+"""The shape of what is said about a run, on screens and in ``--json``: one model for both.
+
+``docs/reference/commands.md`` explains the keys. They are stable: a later version adds keys and changes none. Amounts
+are written as in a work order: whole numbers, dollars as decimal text, seconds as a number.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = [
+    "BudgetLine",
+    "Executing",
+    "Population",
+    "Recovery",
+    "RunEnd",
+    "RunLine",
+    "RunList",
+    "RunReport",
+    "RunStanding",
+    "RunStatus",
+    "ScoreLine",
+    "SessionPart",
+    "TotalsPart",
+    "TroubleLine",
+    "UnknownPart",
+    "VariantLine",
+]
+
+Amount: TypeAlias = int | float | str
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Population(Part):
+    """Every planned observation once: ``planned`` is the sum of the others."""
+
+    planned: int
+    selected: int
+    failed: int
+    unknown: int
+    unavailable: int
+    cancelled: int
+    parked: int
+    in_flight: int
+    pending: int
+
+
+class BudgetLine(Part):
+    """``settled`` is a lower bound where ``unknown_uses`` is not 0. ``name`` is the variant or role of the scope."""
+
+    scope: str
+    name: str
+    unit: str
+    kind: str
+    limit: Amount
+    settled: Amount
+    held: Amount
+    left: Amount
+    overrun: Amount
+    unknown_uses: int
+    held_by_unknown: Amount
+    counted: Amount | None = None
+    wasted: Amount | None = None
+
+
+class TotalsPart(Part):
+    """Everything sent in all sessions; null is unknown, and a sum with ``unpriced`` dispatches is a lower bound."""
+
+    attempts: int
+    calls: int
+    dispatches: int
+    dispatches_by_state: dict[str, int]
+    wasted_dispatches: int
+    tokens_in: int | None
+    tokens_out: int | None
+    cost_usd: str | None
+    unpriced_dispatches: int
+
+
+class ScoreLine(Part):
+    """``passed`` of ``judged`` of ``planned``; ``mean`` is over those judged with a score."""
+
+    judge: str
+    variant: str
+    planned: int
+    judged: int
+    passed: int
+    mean: float | None
+    no_verdict: dict[str, int]
+
+
+class ReasonLine(Part):
+    state: str
+    reason: str
+    count: int
+
+
+class UnknownPart(Part):
+    """Outcomes that are unknown, also those whose case has gone on since."""
+
+    count: int
+    reasons: dict[str, int]
+
+
+class VariantLine(Part):
+    name: str
+    if_unknown: str
+
+
+class RunStanding(Part):
+    """How a run stands. ``next`` is what helps, ``command`` the command that does it, empty where none is needed."""
+
+    format: str
+    ledger: str
+    run: str
+    name: str
+    state: str
+    custody: str
+    next: Literal["nothing", "resume", "decide", "fund", "adopt"]
+    command: str
+    exit_status: int
+    created_at: str
+    started_at: str | None
+    ended_at: str | None
+    active_seconds: float
+    not_before: str | None
+    population: Population
+    reasons: list[ReasonLine]
+    unknown: UnknownPart
+    budgets: list[BudgetLine]
+    totals: TotalsPart
+    variants: list[VariantLine]
+    scores: list[ScoreLine]
+
+
+class Executing(Part):
+    """Who executes the run; ``alive`` is false only where the process is proven dead."""
+
+    worker: str
+    pid: int
+    alive: bool
+    since: str
+
+
+class RunStatus(RunStanding):
+    """What ``status`` says."""
+
+    format: Literal["tallystick.status/1"] = "tallystick.status/1"
+    executing: Executing | None = None
+
+
+class Recovery(Part):
+    """What was found of processes that died, in cases that were in flight."""
+
+    dead_workers: list[str] = Field(default_factory=list)
+    unknown: int = 0
+    again: int = 0
+    interrupted: int = 0
+    parked: int = 0
+
+
+class SessionPart(Part):
+    """What this command did. ``reused`` had been answered before it began, ``stopped`` is why it ended early."""
+
+    reused: int
+    dispatches: int
+    stopped: str | None
+    recovery: Recovery
+
+
+class RunEnd(RunStanding):
+    """What ``run`` and ``resume`` end with."""
+
+    format: Literal["tallystick.run/1"] = "tallystick.run/1"
+    session: SessionPart
+
+
+class TroubleLine(Part):
+    """A planned observation that there is none of."""
+
+    case: str
+    variant: str
+    repetition: int
+    state: str
+    reason: str
+    attempts: int
+    message: str
+
+
+class RunReport(RunStanding):
+    """What ``report`` says; ``trouble`` is cut at a bound, and ``trouble_omitted`` counts the rest."""
+
+    format: Literal["tallystick.report/1"] = "tallystick.report/1"
+    trouble: list[TroubleLine]
+    trouble_omitted: int
+
+
+class RunLine(Part):
+    run: str
+    name: str
+    state: str
+    created_at: str
+    planned: int
+    selected: int
+    next: str
+
+
+class RunList(Part):
+    """What ``runs`` says, the newest first."""
+
+    format: Literal["tallystick.runs/1"] = "tallystick.runs/1"
+    ledger: str
+    runs: list[RunLine]
+
+
+def as_json(model: BaseModel) -> dict[str, Any]:
+    """The model as plain values in the order of its keys."""
+    return model.model_dump(mode="python")

@@ -1,0 +1,244 @@
+"""How a run stands, read from the ledger into the one model that screens and ``--json`` use. Makes no call."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from ..ledger import report_reads, run_reads
+from ..ledger.coordinators import coordinator_of
+from ..ledger.ledger import Ledger, Reader
+from ..ledger.run_reads import BudgetState, RunRow
+from ..ledger.slot_reads import next_not_before, scores_of
+from ..ledger.states import SlotState
+from .amounts import usd_text
+from .budget_spec import UNITS, BudgetUnit
+from .report_models import (
+    Amount,
+    BudgetLine,
+    Executing,
+    Population,
+    ReasonLine,
+    Recovery,
+    RunEnd,
+    RunLine,
+    RunList,
+    RunReport,
+    RunStatus,
+    ScoreLine,
+    SessionPart,
+    TotalsPart,
+    TroubleLine,
+    UnknownPart,
+    VariantLine,
+)
+from .results import NextMove, RunOutcome, exit_status_of, next_move
+
+__all__ = [
+    "TROUBLE_MAX",
+    "executing_now",
+    "instant",
+    "list_of_runs",
+    "next_command",
+    "population_of",
+    "report_of",
+    "run_end",
+    "shown_amount",
+    "status_of",
+    "unit_key",
+]
+
+TROUBLE_MAX: Final = 10_000
+
+
+def status_of(ledger: Ledger, run_id: str, *, ledger_option: str = "") -> RunStatus:
+    """How the run stands now, and who executes it."""
+    with ledger.reading() as reader:
+        parts = _standing(reader, run_reads.find_run(reader, run_id), ledger, ledger_option)
+    return RunStatus(**parts, executing=executing_now(ledger, run_id))
+
+
+def run_end(ledger: Ledger, outcome: RunOutcome, *, ledger_option: str = "") -> RunEnd:
+    """How the run stands after a session of it."""
+    with ledger.reading() as reader:
+        parts = _standing(reader, run_reads.find_run(reader, outcome.run_id), ledger, ledger_option)
+    found = outcome.recovered
+    recovery = Recovery() if found is None else Recovery(
+        dead_workers=list(found.dead_workers), unknown=found.unknown, again=found.again,
+        interrupted=found.interrupted, parked=found.parked,
+    )  # fmt: skip
+    session = SessionPart(
+        reused=outcome.reused, dispatches=outcome.dispatches, stopped=outcome.stopped, recovery=recovery
+    )
+    return RunEnd(**{**parts, "exit_status": int(outcome.exit_status)}, session=session)
+
+
+def report_of(ledger: Ledger, run_id: str, *, ledger_option: str = "", trouble_max: int = TROUBLE_MAX) -> RunReport:
+    """The report: the same bytes as long as the run has not changed."""
+    with ledger.reading() as reader:
+        run = run_reads.find_run(reader, run_id)
+        parts = _standing(reader, run, ledger, ledger_option, with_waste=True)
+        found = report_reads.troubled_slots(reader, run.run_key, limit=trouble_max)
+    people: Population = parts["population"]
+    trouble = [
+        TroubleLine(
+            case=one.case_id, variant=one.variant, repetition=one.repetition, state=one.state, reason=one.reason,
+            attempts=one.attempts, message=one.message,
+        )
+        for one in found
+    ]  # fmt: skip
+    omitted = people.failed + people.unknown + people.unavailable + people.parked - len(trouble)
+    return RunReport(**parts, trouble=trouble, trouble_omitted=omitted)
+
+
+def list_of_runs(ledger: Ledger, *, limit: int) -> RunList:
+    """The newest runs first."""
+    with ledger.reading() as reader:
+        return RunList(
+            ledger=str(ledger.path), runs=[_line(reader, run) for run in run_reads.list_runs(reader, limit=limit)]
+        )
+
+
+def executing_now(ledger: Ledger, run_id: str) -> Executing | None:
+    """Who holds the run at this moment, None when nobody does."""
+    holder = coordinator_of(ledger, run_id)
+    if holder is None:
+        return None
+    return Executing(
+        worker=holder.worker_id, pid=holder.identity.pid, alive=not holder.dead, since=instant(holder.since_us)
+    )
+
+
+def next_command(move: NextMove, run_id: str, people: Population, *, ledger_option: str = "") -> str:
+    """The command that does what helps next, empty where there is none."""
+    match move:
+        case NextMove.NOTHING | NextMove.ADOPT:
+            return ""
+        case NextMove.RESUME:
+            rest = f"resume {run_id}"
+        case NextMove.FUND:
+            rest = f"resume {run_id} --amend UNIT=LIMIT --reason TEXT"
+        case NextMove.DECIDE:
+            rest = _decision(run_id, people)
+    return f"tallystick {rest}{ledger_option}"
+
+
+def _decision(run_id: str, people: Population) -> str:
+    if people.unknown:
+        return f"reconcile {run_id}"
+    for state in ("parked", "unavailable", "failed"):
+        if getattr(people, state):
+            return f"resume {run_id} --retry {state}"
+    return f"report {run_id}"
+
+
+def population_of(counts: dict[SlotState, int]) -> Population:
+    """The counts with their sum."""
+    return Population(planned=sum(counts.values()), **{state.value: counts[state] for state in SlotState})
+
+
+def instant(us: int) -> str:
+    """Microseconds since the epoch as UTC in ISO 8601, to the millisecond."""
+    return datetime.fromtimestamp(us / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def unit_key(unit: str) -> str:
+    """The unit as a work order writes it."""
+    return UNITS[BudgetUnit(unit)].key
+
+
+def shown_amount(unit: str, amount: int) -> Amount:
+    """An amount of a budget's unit as a work order writes it."""
+    shown = UNITS[BudgetUnit(unit)].show(amount)
+    assert isinstance(shown, int | float | str)
+    return shown
+
+
+def _standing(
+    reader: Reader, run: RunRow, ledger: Ledger, ledger_option: str, *, with_waste: bool = False
+) -> dict[str, Any]:
+    counts = run_reads.slot_counts(reader, run.run_key)
+    move, people = next_move(reader, run, counts), population_of(counts)
+    not_before = next_not_before(reader, run.run_key)
+    unknown = report_reads.unknown_reasons(reader, run.run_key)
+    return {
+        "ledger": str(ledger.path),
+        "run": run.run_id,
+        "name": run.name,
+        "state": run.state,
+        "custody": run.custody,
+        "next": move.value,
+        "command": next_command(move, run.run_id, people, ledger_option=ledger_option),
+        "exit_status": int(exit_status_of(move)),
+        "created_at": instant(run.created_us),
+        "started_at": None if run.started_us is None else instant(run.started_us),
+        "ended_at": None if run.ended_us is None else instant(run.ended_us),
+        "active_seconds": run.active_us / 1e6,
+        "not_before": instant(not_before) if not_before else None,
+        "population": people,
+        "reasons": [
+            ReasonLine(state=state, reason=reason, count=count)
+            for state, reason, count in run_reads.slot_reasons(reader, run.run_key)
+        ],
+        "unknown": UnknownPart(count=sum(unknown.values()), reasons=unknown),
+        "budgets": _budgets(reader, run, with_waste=with_waste),
+        "totals": _totals(reader, run),
+        "variants": [
+            VariantLine(name=one.name, if_unknown=one.if_unknown)
+            for one in run_reads.variants_of(reader, run.run_key)
+        ],
+        "scores": _scores(reader, run),
+    }
+
+
+def _budgets(reader: Reader, run: RunRow, *, with_waste: bool) -> list[BudgetLine]:
+    held = report_reads.held_by_unknown(reader, run.run_key)
+    counted = report_reads.counted_by_budget(reader, run.run_key) if with_waste else None
+    return [_budget(one, held, counted) for one in run_reads.budgets_of(reader, run.run_key)]
+
+
+def _budget(state: BudgetState, held: dict[int, int], counted: dict[int, int] | None) -> BudgetLine:
+    plan = state.plan
+    useful = None if counted is None else counted.get(plan.budget_no, 0)
+    return BudgetLine(
+        scope=plan.scope, name=plan.scope_value, unit=unit_key(plan.unit), kind=plan.kind,
+        unknown_uses=state.unknown_uses,
+        limit=shown_amount(plan.unit, plan.limit_amount),
+        settled=shown_amount(plan.unit, state.settled),
+        held=shown_amount(plan.unit, state.held),
+        left=shown_amount(plan.unit, state.left),
+        overrun=shown_amount(plan.unit, state.overrun),
+        held_by_unknown=shown_amount(plan.unit, held.get(plan.budget_no, 0)),
+        counted=None if useful is None else shown_amount(plan.unit, useful),
+        wasted=None if useful is None else shown_amount(plan.unit, state.settled - useful),
+    )  # fmt: skip
+
+
+def _totals(reader: Reader, run: RunRow) -> TotalsPart:
+    found = run_reads.totals_of(reader, run.run_key)
+    return TotalsPart(
+        attempts=found.attempts, calls=found.calls, dispatches=found.dispatches,
+        dispatches_by_state=dict(sorted(found.by_state.items())), wasted_dispatches=found.wasted,
+        tokens_in=found.tokens_in, tokens_out=found.tokens_out,
+        cost_usd=None if found.cost_nanousd is None else usd_text(found.cost_nanousd),
+        unpriced_dispatches=found.unpriced,
+    )  # fmt: skip
+
+
+def _scores(reader: Reader, run: RunRow) -> list[ScoreLine]:
+    return [
+        ScoreLine(
+            judge=one.judge, variant=one.variant, planned=one.planned, judged=one.judged, passed=one.passed,
+            mean=None if one.score_sum is None or not one.judged else one.score_sum / one.judged,
+            no_verdict=dict(sorted(one.no_verdict.items())),
+        )
+        for one in scores_of(reader, run.run_key)
+    ]  # fmt: skip
+
+
+def _line(reader: Reader, run: RunRow) -> RunLine:
+    counts = run_reads.slot_counts(reader, run.run_key)
+    return RunLine(
+        run=run.run_id, name=run.name, state=run.state, created_at=instant(run.created_us), planned=run.planned,
+        selected=counts[SlotState.SELECTED], next=next_move(reader, run, counts).value,
+    )  # fmt: skip
