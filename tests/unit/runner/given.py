@@ -33,6 +33,9 @@ class StillTarget:
     def prepare(self, slot: SlotView) -> Prepared:
         raise NotImplementedError
 
+    def check(self) -> None:
+        raise NotImplementedError
+
     async def open(self) -> None:
         raise NotImplementedError
 
