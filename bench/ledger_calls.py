@@ -1,7 +1,7 @@
 """Durable calls a second through the whole ledger, against the same rows written with the bare driver.
 
-A call is two durable acknowledgements: its intent (claim, attempt, call, dispatch, reservations, event) and its outcome (dispatch,
-settlement, observation, selection, event).
+A call is two durable acknowledgements: its intent (claim, attempt, call, dispatch, reservations, event) and its outcome
+(dispatch, settlement, observation, selection, event).
 """
 
 from __future__ import annotations

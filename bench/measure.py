@@ -106,7 +106,8 @@ def child(script: str, name: str, **arguments: Any) -> Figures:
 
 def environment() -> dict[str, str]:
     """The environment of child processes: this one, with the checkout importable."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
+    path = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 @attrs.frozen
@@ -178,4 +179,3 @@ def show(title: str, rows: Sequence[Row]) -> None:
 
 def _mark(row: Row) -> str:
     return "" if row.reached is None else "ok" if row.reached else "MISSED"
-

@@ -106,7 +106,7 @@ def _line(process: subprocess.Popen[str]) -> str:
 def rows(asked: Asked) -> Sequence[Row]:
     """One row for each number of processes, the worst of its repetitions."""
     made = []
-    seconds = 1.0 if asked.quick else 4.0
+    seconds, alone = 1.0 if asked.quick else 4.0, 0.0
     for processes in (1, 2, 4):
         taken = [child(__file__, "together", processes=processes, seconds=seconds) for _ in range(asked.repetitions)]
         rate = sorted(one["calls_per_second"] for one in taken)[len(taken) // 2]
@@ -123,7 +123,8 @@ def rows(asked: Asked) -> Sequence[Row]:
                 ratio=f"{rate / alone:.2f}",
                 must=f"uneven <= {_UNEVEN_MAX}, wait <= {_WAIT_MAX_SECONDS * 1000:.0f} ms",
                 reached=uneven <= _UNEVEN_MAX and wait <= _WAIT_MAX_SECONDS,
-                more=f"most to least {uneven:.2f}, longest wait at the turnstile {wait * 1000:.0f} ms (worst of {len(taken)})",
+                more=f"most to least {uneven:.2f}, longest wait at the turnstile {wait * 1000:.0f} ms"
+                f" (worst of {len(taken)})",
             )
         )
     return made

@@ -2,8 +2,9 @@
 
 The same file made by the same migration (its indexes, foreign keys, checks and triggers), the same settings, the same
 rows and updates, the same group commit: a thread, a queue, a savepoint for each piece of work, one durable commit for
-all that were waiting, one call into the event loop for a batch, the same checkpoints. What it leaves out is what the library adds: the turnstile,
-canonical JSON, guards that are looked at, records with names, cancellation, failure handling.
+all that were waiting or came meanwhile, one call into the event loop for a batch, the same checkpoints. What it leaves
+out is what the library adds: the turnstile, canonical JSON, guards that are looked at, records with names,
+cancellation, failure handling.
 """
 
 from __future__ import annotations
@@ -25,24 +26,37 @@ Execute: TypeAlias = Callable[..., Any]
 Work: TypeAlias = Callable[..., None]
 
 _COMMITS_PER_CHECKPOINT: Final = 400
-_BATCH_MAX: Final = 1_024
+_BATCH_MAX: Final = 256
 
-_CLAIM = "UPDATE slots SET state='in_flight', attempts=attempts+1 WHERE run_key=? AND slot_no=? AND state='pending' RETURNING attempts"
+_CLAIM = (
+    "UPDATE slots SET state='in_flight', attempts=attempts+1 WHERE run_key=? AND slot_no=? AND state='pending'"
+    " RETURNING attempts"
+)
 _RESERVE = "UPDATE budgets SET held=held+? WHERE run_key=? AND budget_no=? AND held+settled+?<=limit_amount"
-_ADD_ATTEMPT = "INSERT INTO attempts (run_key,slot_no,attempt_no,state,worker_id,fingerprint,solitary,began_us) VALUES (?,?,?,'running',?,?,0,?)"
+_ADD_ATTEMPT = (
+    "INSERT INTO attempts (run_key,slot_no,attempt_no,state,worker_id,fingerprint,solitary,began_us)"
+    " VALUES (?,?,?,'running',?,?,0,?)"
+)
 _ADD_CALL = (
     "INSERT INTO calls (call_id,run_key,owner,slot_no,attempt_no,head,payload,payload_digest,payload_size,if_unknown,"
     "key_until_us,fence,intended_us) VALUES (?,?,'attempt',?,?,?,?,?,?,'keep',NULL,NULL,?)"
 )
-_ADD_DISPATCH = "INSERT INTO dispatches (call_id,dispatch_no,run_key,state,worker_id,intended_us) VALUES (?,1,?,'intended',?,?)"
-_ADD_RESERVATION = "INSERT INTO reservations (call_id,dispatch_no,budget_no,run_key,state,held) VALUES (?,1,?,?,'held',?)"
+_ADD_DISPATCH = (
+    "INSERT INTO dispatches (call_id,dispatch_no,run_key,state,worker_id,intended_us) VALUES (?,1,?,'intended',?,?)"
+)
+_ADD_RESERVATION = (
+    "INSERT INTO reservations (call_id,dispatch_no,budget_no,run_key,state,held) VALUES (?,1,?,?,'held',?)"
+)
 _ADD_EVENT = "INSERT INTO events (run_key,event_no,kind,at_us,body,hash) VALUES (?,?,?,?,?,?)"
 _END_DISPATCH = (
     "UPDATE dispatches SET state='answered',ended_us=?,duration_us=?,bytes_sent=?,wire_sends=?,status=?,reason='',"
     "message='',settled_by='wire',raw=?,raw_cut=0,retry_after_us=NULL,tokens_in=?,tokens_out=?,cost_nanousd=?,"
     "usage=NULL WHERE call_id=? AND dispatch_no=1 AND state='intended'"
 )
-_SETTLE = "UPDATE reservations SET state='settled',settled=? WHERE call_id=? AND dispatch_no=1 AND budget_no=? AND state='held'"
+_SETTLE = (
+    "UPDATE reservations SET state='settled',settled=? WHERE call_id=? AND dispatch_no=1 AND budget_no=?"
+    " AND state='held'"
+)
 _SETTLE_BUDGET = (
     "UPDATE budgets SET held=held-?,settled=settled+?,overrun=max(overrun,held-?+settled+?-limit_amount),"
     "unknown_uses=unknown_uses+0 WHERE run_key=? AND budget_no=?"
@@ -139,35 +153,34 @@ class RawLedger:
     def serve(self) -> None:
         """The writing thread."""
         execute = self.execute
-        while True:
-            batch, stop = self.collect()
-            if batch:
-                execute("BEGIN IMMEDIATE")
-                self.now_us = time.time_ns() // 1000
-                for work, arguments, _, _ in batch:
-                    execute("SAVEPOINT work")
-                    work(*arguments)
-                    execute("RELEASE work")
-                self.batches += 1
-                execute("UPDATE workers SET last_batch=? WHERE worker_id=?", (self.batches, self.worker_id))
-                execute("COMMIT")
-                self.commits += 1
-                if self.commits == _COMMITS_PER_CHECKPOINT:
-                    self.commits = 0
-                    execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-                batch[0][3].call_soon_threadsafe(_wake, [waiter for _, _, waiter, _ in batch])
-            if stop:
-                return
+        while (first := self.queue.get()) is not None:
+            execute("BEGIN IMMEDIATE")
+            self.now_us = time.time_ns() // 1000
+            waiters = self.run_all(first)
+            self.batches += 1
+            execute("UPDATE workers SET last_batch=? WHERE worker_id=?", (self.batches, self.worker_id))
+            execute("COMMIT")
+            self.commits += 1
+            if self.commits == _COMMITS_PER_CHECKPOINT:
+                self.commits = 0
+                execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            first[3].call_soon_threadsafe(_wake, waiters)
 
-    def collect(self) -> tuple[list[Any], bool]:
-        """All that waits."""
-        batch = [self.queue.get()]
-        while batch[-1] is not None and len(batch) < _BATCH_MAX:
-            try:
-                batch.append(self.queue.get_nowait())
-            except queue.Empty:
-                return batch, False
-        return (batch[:-1], True) if batch[-1] is None else (batch, False)
+    def run_all(self, item: Any) -> list[asyncio.Future[None]]:
+        """Run this piece of work and all that waits by then."""
+        execute, waiters = self.execute, []
+        while True:
+            work, arguments, waiter, _ = item
+            execute("SAVEPOINT work")
+            work(*arguments)
+            execute("RELEASE work")
+            waiters.append(waiter)
+            if len(waiters) == _BATCH_MAX or self.queue.empty():
+                return waiters
+            item = self.queue.get_nowait()
+            if item is None:
+                self.queue.put(None)
+                return waiters
 
 
 def _wake(waiters: list[asyncio.Future[None]]) -> None:
