@@ -56,8 +56,10 @@ format: $(INSTALLED)
 soak: $(INSTALLED)
 	$(RUN) -m pytest -m soak -o timeout=3600 $(ARGS)
 
+# Each script that can be run is a benchmark; the other modules are what they share.
 bench: $(BENCH_TOOLS)
-	$(RUN) bench/run.py $(ARGS)
+	@for script in $$(grep -l '__name__ == "__main__"' bench/*.py); do \
+		echo "== $$script"; $(RUN) $$script $(ARGS) || exit 1; done
 
 wheel-test: $(INSTALLED)
 	.ci/wheel-test $(RUN) $(ARGS)
