@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Final
 
 import attrs
@@ -15,6 +16,7 @@ import attrs
 from .canonical import canonical_text, digest_of_value, parse_json
 from .crashpoints import crashpoint
 from .ledger import Ledger
+from .local_facts import remember_folder
 from .processes import ProcessIdentity
 from .records import BudgetPlan
 from .schema import budgets, cases, evaluation_judges, evaluations, runs, variants
@@ -49,6 +51,9 @@ _ADD_SLOTS = (
 )
 
 
+_OTHER_OPEN = "SELECT run_key, run_id, planned FROM runs WHERE work_order_digest = ? AND state = 'open' LIMIT 1"
+
+
 @attrs.frozen
 class CasePlan:
     """One case as canonical JSON texts; ``expected`` is None where there is none, ``null`` where it is null."""
@@ -80,7 +85,10 @@ class JudgePlan:
 
 @attrs.frozen
 class RunPlan:
-    """What a run is, as canonical JSON texts; cases come separately."""
+    """What a run is, as canonical JSON texts; cases come separately.
+
+    ``folder`` is where its relative paths begin on this machine, remembered in the transaction that shows the run.
+    """
 
     name: str
     work_order: str
@@ -93,6 +101,7 @@ class RunPlan:
     judges: tuple[JudgePlan, ...] = ()
     forked_from: str | None = None
     forked_at_event: int | None = None
+    folder: Path | None = None
 
 
 @attrs.frozen
@@ -104,10 +113,11 @@ class PlannedRun:
     planned: int
 
 
-def create_run(ledger: Ledger, plan: RunPlan, rows: Iterable[CasePlan]) -> PlannedRun:
-    """Write the plan in bounded batches and show it. A kill before the flip leaves nothing that anybody sees.
+def create_run(ledger: Ledger, plan: RunPlan, rows: Iterable[CasePlan], *, only_one: bool = False) -> PlannedRun:
+    """Write the plan in bounded batches and show it; a kill before the flip leaves nothing that anybody sees.
 
-    What ``rows`` raises ends the planning, and what was written of it is removed.
+    What ``rows`` raises ends the planning, and what was written of it is removed. With ``only_one``, another open run of
+    the same work order that was shown meanwhile is returned instead: of two that plan it at once, one wins.
     """
     discard_half_planned(ledger)
     run_key, run_id = ledger.write(lambda tx: _add_head(tx, plan))
@@ -119,9 +129,11 @@ def create_run(ledger: Ledger, plan: RunPlan, rows: Iterable[CasePlan]) -> Plann
             _discard(ledger, run_key)
         raise
     planned = case_count * len(plan.variants) * plan.repetitions
-    ledger.write(lambda tx: _show(tx, run_key, run_id, plan, case_count, planned))
+    winner = ledger.write(lambda tx: _show(tx, run_key, run_id, plan, case_count, planned, only_one=only_one))
     crashpoint("run.planned")
-    return PlannedRun(run_key, run_id, planned)
+    if winner.run_key != run_key:
+        _discard(ledger, run_key)
+    return winner
 
 
 def discard_half_planned(ledger: Ledger) -> int:
@@ -200,7 +212,11 @@ def _add_slots(ledger: Ledger, run_key: int, plan: RunPlan, case_count: int) -> 
             crashpoint("run.planning.batch")
 
 
-def _show(tx: Transaction, run_key: int, run_id: str, plan: RunPlan, case_count: int, planned: int) -> None:
+def _show(
+    tx: Transaction, run_key: int, run_id: str, plan: RunPlan, case_count: int, planned: int, *, only_one: bool
+) -> PlannedRun:
+    if only_one and (other := tx.row(_OTHER_OPEN, (plan.work_order_digest,))) is not None:
+        return PlannedRun(*other)
     found = tx.row("SELECT count(*) FROM slots WHERE run_key = ?", (run_key,))[0]
     if found != planned:
         raise RuntimeError(f"run {run_id} has {found} slots and was planned with {planned}")
@@ -211,6 +227,9 @@ def _show(tx: Transaction, run_key: int, run_id: str, plan: RunPlan, case_count:
         "repetitions": plan.repetitions, "planned": planned, "identity": digest_of_value(parse_json(plan.identity)),
         "work_order": plan.work_order_digest,
     })  # fmt: skip
+    if plan.folder is not None:
+        remember_folder(tx, run_id, plan.folder)
+    return PlannedRun(run_key, run_id, planned)
 
 
 def _discard(ledger: Ledger, run_key: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from . import driver
 from .clocks import Clock
 from .desk import Desk
-from .errors import LedgerForked, LedgerReadOnly
+from .errors import LedgerError, LedgerForked, LedgerReadOnly
 from .identifiers import IdSource
 from .location import make_side_folder
 from .processes import ProcessIdentity
@@ -90,12 +90,11 @@ class Shared:
         scribe, worker = self._scribe, self._worker
         if scribe is None or worker is None:
             return
-        if scribe.failure is None:
-            scribe.run(lambda tx: tx.change(_END_WORKER, (tx.now_us, "closed", worker.worker_id)))
+        has_said_so = _end(scribe, worker)
         scribe.close()
         assert self._desk is not None
         self._desk.close()
-        self._worker_folder().leave(worker.worker_id)
+        self._worker_folder().leave(worker.worker_id, has_said_so=has_said_so)
         self.turnstile.close()
         self._scribe = None
 
@@ -132,6 +131,15 @@ class Shared:
             raise
         self._scribe = scribe
         return scribe
+
+
+def _end(scribe: Scribe, worker: Worker) -> bool:
+    """Whether the worker's end could be written down; where the disk failed it cannot."""
+    try:
+        scribe.run(lambda tx: tx.change(_END_WORKER, (tx.now_us, "closed", worker.worker_id)))
+    except LedgerError:
+        return False
+    return True
 
 
 def _record_worker(tx: Transaction, worker: Worker) -> None:

@@ -43,11 +43,15 @@ class WorkerFolder:
         self._own[worker_id] = lock
         return Worker(worker_id, identity)
 
-    def leave(self, worker_id: str) -> None:
-        """Stop being a worker; the file goes, since an ended worker has said so in its row."""
+    def leave(self, worker_id: str, *, has_said_so: bool = True) -> None:
+        """Stop being a worker. The file goes when the worker's end stands in its row.
+
+        Where that could not be written, the file stays, and its free lock proves the end though the process lives on.
+        """
         lock = self._own.pop(worker_id, None)
         if lock is not None:
-            self._file(worker_id).unlink(missing_ok=True)
+            if has_said_so:
+                self._file(worker_id).unlink(missing_ok=True)
             lock.close()
 
     def is_own(self, worker_id: str) -> bool:

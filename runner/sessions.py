@@ -60,8 +60,7 @@ def find_or_create(ledger: Ledger, description: Description, *, new: bool = Fals
         _take_over_limits(ledger, found, description)
         ledger.write(lambda tx: remember_folder(tx, found.run_id, description.order.folder))
         return Session(found, description)
-    planned = create_run(ledger, run_plan(description), case_plans(description))
-    ledger.write(lambda tx: remember_folder(tx, planned.run_id, description.order.folder))
+    planned = create_run(ledger, run_plan(description), case_plans(description), only_one=not new)
     with ledger.reading() as reader:
         return Session(find_run(reader, planned.run_id), description, is_new=True)
 
