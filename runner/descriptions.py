@@ -111,6 +111,7 @@ def run_plan(description: Description, *, forked_from: str | None = None) -> Run
             JudgePlan(judge.name, judge.kind, canonical_text(evaluation[judge.name])) for judge in description.judges
         ),
         forked_from,
+        folder=order.folder,
     )  # fmt: skip
 
 
