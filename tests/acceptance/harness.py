@@ -1,0 +1,429 @@
+"""What the acceptance tests start, stop and read: services and coordinators as real processes, the counter, the ledger.
+
+Everything here goes through the command line or the public API, so that it holds for an installed wheel as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+import tallystick as ts
+
+__all__ = [
+    "COMMAND_LINE",
+    "DRIVER",
+    "FIXTURES",
+    "Coordinator",
+    "Request",
+    "Service",
+    "Site",
+    "case",
+    "execution",
+    "http_order",
+    "http_target",
+    "python_target",
+    "until",
+    "work_order",
+]
+
+FIXTURES: Final = Path(__file__).resolve().parents[1] / "fixtures"
+DRIVER: Final = (sys.executable, str(FIXTURES / "coordinator.py"))
+COMMAND_LINE: Final = DRIVER
+PATIENCE_SECONDS: Final = 120.0
+"""How long a test waits for another process before it says that this hangs; never what it expects."""
+
+KILLED: Final = -signal.SIGKILL
+
+
+@attrs.frozen
+class Request:
+    """One line of an independent counter: a request that has really arrived."""
+
+    request_id: str
+    payload_digest: str | None
+    at: float
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """The first true value of the condition: the one place where a test looks again and again, within a bound."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not (found := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {PATIENCE_SECONDS:g} s in vain until {what}")
+        select.select([], [], [], 0.003)
+    return found
+
+
+def read_counter(path: Path) -> list[Request]:
+    """Every request that a counter has seen, in the order of their arrival; a half-written last line is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    found = [json.loads(line) for line in lines]
+    # A Python target never sees the bytes that were committed, only what was made of them.
+    return [
+        Request(line["request_id"], None if "case" in line else line.get("payload_digest"), line["at"]) for line in found
+    ]
+
+
+class Service:
+    """The scripted HTTP service in a process of its own, which outlives every coordinator."""
+
+    def __init__(self, folder: Path, *, synced: bool = True) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log = folder / "counter.jsonl"
+        command = [sys.executable, str(FIXTURES / "http_server.py"), "--log", str(self.log)]
+        self.process = subprocess.Popen(
+            command if synced else [*command, "--no-sync"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._unread = b""
+        self._seen: list[str] = []
+        self.port = int(self._line())
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def requests(self) -> list[Request]:
+        return read_counter(self.log)
+
+    def received(self) -> int:
+        """How many requests have arrived, without reading what they were."""
+        return self.log.read_bytes().count(b"\n") if self.log.exists() else 0
+
+    def wait_for(self, gate: str) -> None:
+        """Until a request waits at the gate."""
+        while gate not in self._seen:
+            word, _, name = self._line().partition(" ")
+            assert word == "waiting", word
+            self._seen.append(name)
+        self._seen.remove(gate)
+
+    def go(self, gate: str) -> None:
+        """Open the gate for whoever waits there and whoever will."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"go {gate}\n".encode())
+        self.process.stdin.flush()
+
+    def ask(self, method: str, path: str) -> tuple[int, Any]:
+        """A question to the service; it is not counted as a request."""
+        request = urllib.request.Request(self.url + path, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as reply:
+                return reply.status, json.load(reply)
+        except urllib.error.HTTPError as problem:
+            with problem:
+                return problem.code, json.load(problem)
+
+    def worked(self) -> int:
+        """How many requests were worked on, and not refused or answered from memory."""
+        found: int = self.ask("GET", "/counts")[1]["worked"]
+        return found
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        while b"\n" not in self._unread:
+            ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_SECONDS)
+            assert ready, "the service says nothing"
+            found = os.read(self.process.stdout.fileno(), 65536)
+            assert found, "the service has ended"
+            self._unread += found
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode()
+
+
+class Coordinator:
+    """One process that executes a run. With ``crashpoint`` it kills itself there, with ``pause_at`` it stands there."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        name: str,
+        *,
+        crashpoint: str = "",
+        pause_at: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.crashpoint = crashpoint or pause_at
+        self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
+        self._pipes: list[int] = []
+        self._reached = self._release = -1
+        told = {**os.environ, "COUNTER_LOG": str(folder / "counter.jsonl"), **(environment or {})}
+        inherited: tuple[int, ...] = ()
+        if self.crashpoint:
+            told["TALLYSTICK_CRASHPOINT"] = self.crashpoint
+        if pause_at:
+            go_read, self._release = os.pipe()
+            self._reached, here_write = os.pipe()
+            told["TALLYSTICK_CRASHPOINT_PIPE"] = f"{go_read},{here_write}"
+            inherited = (go_read, here_write)
+            self._pipes = [self._release, self._reached]
+        # Not the work order's folder, so that nothing is found by luck.
+        elsewhere = folder / "elsewhere"
+        elsewhere.mkdir(exist_ok=True)
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=elsewhere, env=told, pass_fds=inherited
+            )
+        for descriptor in inherited:
+            os.close(descriptor)
+
+    @property
+    def out(self) -> str:
+        """What it has printed so far."""
+        return self._out.read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        """What it has said on standard error so far."""
+        return self._err.read_text(errors="replace")
+
+    def wait_until_there(self) -> None:
+        """Until it stands at its crash point."""
+        ready, _, _ = select.select([self._reached], [], [], PATIENCE_SECONDS)
+        assert ready, f"it does not come to {self.crashpoint}: {self.err}"
+        assert os.read(self._reached, 200).decode().strip() == self.crashpoint.partition("@")[0]
+
+    def let_go(self) -> None:
+        """Let it go on from its crash point."""
+        os.write(self._release, b"x")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def kill(self) -> int:
+        """SIGKILL now, if it is still there; says how it ended."""
+        if self.process.poll() is None:
+            self.process.kill()
+        return self.process.wait()
+
+    def dies(self) -> None:
+        """SIGKILL, and make sure that this is what ended it."""
+        assert self.kill() == KILLED, f"it had already ended: {self.process.returncode}\n{self.out}\n{self.err}"
+
+    def ended(self) -> int:
+        """Wait for its own end and return the exit status, negative for a signal."""
+        try:
+            return self.process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"it did not end\n{self.out}\n{self.err}") from None
+
+    def died_at_its_point(self) -> None:
+        """It has killed itself at its crash point: nothing else here sends SIGKILL to it."""
+        status = self.ended()
+        assert status == KILLED, f"{self.crashpoint} was not reached, exit {status}\n{self.out}\n{self.err}"
+
+    def close(self) -> None:
+        self.kill()
+        for descriptor in self._pipes:
+            os.close(descriptor)
+        self._pipes = []
+
+
+class Site:
+    """A folder with a ledger and a work order, the services that it asks, and the coordinators that were started."""
+
+    def __init__(self, folder: Path, *, ledger: Path | None = None) -> None:
+        self.folder = folder
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.ledger = ledger or folder / "evals.db"
+        self.order_file = folder / "order.json"
+        self._service: Service | None = None
+        self._coordinators: list[Coordinator] = []
+
+    @property
+    def service(self) -> Service:
+        """The service of this site; started when it is first needed."""
+        if self._service is None:
+            self._service = Service(self.folder)
+        return self._service
+
+    def order(self, document: Mapping[str, Any]) -> None:
+        """Write the work order."""
+        self.order_file.write_text(json.dumps(document, indent=1), encoding="utf-8")
+
+    def start(
+        self,
+        *arguments: object,
+        launcher: Sequence[str] = COMMAND_LINE,
+        crashpoint: str = "",
+        pause_at: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> Coordinator:
+        """Start a command on this site's ledger."""
+        command = [*launcher, *map(str, arguments), "--ledger", str(self.ledger)]
+        name = f"process-{len(self._coordinators) + 1}"
+        made = Coordinator(
+            command, self.folder, name, crashpoint=crashpoint, pause_at=pause_at, environment=environment
+        )
+        self._coordinators.append(made)
+        return made
+
+    def run(self, *arguments: object, **options: Any) -> Coordinator:
+        """Start ``run`` of the work order."""
+        return self.start("run", self.order_file, *arguments, **options)
+
+    def resume(self, *arguments: object, **options: Any) -> Coordinator:
+        """Start ``resume``."""
+        return self.start("resume", *arguments, **options)
+
+    def status(self, run: str = "") -> dict[str, Any]:
+        """What ``status --json`` says."""
+        return self.told("status", *([run] if run else []), "--json")
+
+    def told(self, *arguments: object, statuses: Sequence[int] | None = None) -> Any:
+        """The JSON that a reading command prints."""
+        made = self.start(*arguments)
+        status = made.ended()
+        assert statuses is None or status in statuses, f"exit {status}\n{made.out}\n{made.err}"
+        try:
+            return json.loads(made.out)
+        except ValueError:
+            raise AssertionError(f"exit {status}, and this is no JSON: {made.out}\n{made.err}") from None
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[ts.OpenLedger]:
+        """The ledger through the public API, for reading and settling in this process."""
+        with ts.open(self.ledger) as ledger:
+            yield ledger
+
+    def outcome(self, run: str | None = None) -> ts.RunOutcome:
+        """How the run stands; the newest run where none is named."""
+        with self.opened() as ledger:
+            return ledger.outcome(run or ledger.runs()[0].run_id)
+
+    def counts(self) -> dict[str, int]:
+        """The states that the newest run's slots are in, without those that none is in."""
+        return {str(state): count for state, count in self.outcome().counts.items() if count}
+
+    def case(self, case_id: str) -> list[Any]:
+        """Every slot of a case with its whole history."""
+        with self.opened() as ledger:
+            return ledger.case(ledger.runs()[0].run_id, case_id)
+
+    def only(self, case_id: str) -> Any:
+        """The one slot of a case."""
+        (slot,) = self.case(case_id)
+        return slot
+
+    def unknown(self) -> list[Any]:
+        """Every unknown outcome of the newest run."""
+        with self.opened() as ledger:
+            return ledger.unknown(ledger.runs()[0].run_id)
+
+    def budgets(self) -> list[Any]:
+        """The newest run's budgets."""
+        with self.opened() as ledger:
+            return ledger.budgets(ledger.runs()[0].run_id)
+
+    def requests(self) -> list[Request]:
+        """What the independent counter of this site has seen: the service's, or a Python target's own."""
+        path = self.folder / "counter.jsonl" if self._service is None else self._service.log
+        return read_counter(path)
+
+    def seen(self) -> Counter[str]:
+        """How often the counter has seen each request id."""
+        return Counter(request.request_id for request in self.requests())
+
+    def close(self) -> None:
+        for coordinator in self._coordinators:
+            coordinator.close()
+        if self._service is not None:
+            self._service.close()
+
+
+def case(name: str, expected: Any = None, *, text: str | None = None, **behave: Any) -> dict[str, Any]:
+    """A case whose request says how the service is to treat it; it is answered with its own text."""
+    asked: dict[str, Any] = {"input": name if text is None else text}
+    if behave:
+        asked["behave"] = behave
+    return {"id": name, "input": asked, "expected": asked["input"] if expected is None else expected}
+
+
+def http_target(service: Service, *, if_unknown: str = "keep", **options: Any) -> dict[str, Any]:
+    """A target table for the service. A query may learn from it that an id was tombstoned, and so never will be done."""
+    table: dict[str, Any] = {
+        "kind": "http",
+        "url": f"{service.url}/ask",
+        "json": "{{input}}",
+        "answer": "$.answer",
+        "usage": {"tokens_in": "$.usage.tokens_in", "tokens_out": "$.usage.tokens_out"},
+        "if_unknown": if_unknown,
+    }
+    if if_unknown == "query":
+        table["query"] = {"url": f"{service.url}/outcome/{{{{request_id}}}}", "never": {"status": [410]}}
+    return {**table, **options}
+
+
+def python_target(folder: Path, *, function: str = "blocking", if_unknown: str = "keep") -> dict[str, Any]:
+    """A target table for a counting Python function, in a copy of its module beside the work order."""
+    shutil.copy(FIXTURES / "counting_target.py", folder / "counting_target.py")
+    return {"kind": "python", "file": "counting_target.py", "function": function, "if_unknown": if_unknown}
+
+
+def execution(**options: Any) -> dict[str, Any]:
+    """Execution options for tests: short back-offs, everything else as it comes."""
+    return {
+        "concurrency": 1,
+        "deadline_seconds": 60.0,
+        "grace_seconds": 5.0,
+        "backoff": {"first_seconds": 0.01, "max_seconds": 0.05},
+        **options,
+    }
+
+
+def http_order(
+    service: Service,
+    cases: Sequence[Mapping[str, Any]],
+    *,
+    if_unknown: str = "keep",
+    target: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """A work order that asks the service."""
+    return work_order(http_target(service, if_unknown=if_unknown, **(target or {})), cases, **options)
+
+
+def work_order(
+    target: Mapping[str, Any],
+    cases: Sequence[Mapping[str, Any]],
+    *,
+    repetitions: int = 1,
+    budgets: Any = None,
+    judges: Sequence[Mapping[str, Any]] = ({"kind": "exact"},),
+    **options: Any,
+) -> dict[str, Any]:
+    """A work order with one target."""
+    return {
+        "version": 1,
+        "name": "acceptance",
+        "cases": {"items": list(cases), "repetitions": repetitions},
+        "target": dict(target),
+        "judges": list(judges),
+        "budgets": {"dispatches": 1000} if budgets is None else budgets,
+        "execution": execution(**options),
+    }
