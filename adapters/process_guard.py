@@ -1,9 +1,10 @@
 """A process that stands between a coordinator and a program, and outlives the one to end the other.
 
-Run as a script, without any import of the project: ``python -I -S process_guard.py DEATH STATUS GRACE ARGV``. It starts ARGV as the leader of a new session and writes to the descriptor STATUS: ``started``, or ``failed ERRNO``;
-then ``exit CODE`` or ``signal NUMBER``. When the leader has ended, or the descriptor DEATH comes to its end (the
-coordinator closed it, or died in whatever way), everything that the leader started is ended too: SIGTERM, GRACE
-seconds, SIGKILL. On Linux that reaches what has left the process group as well, because orphans come to this process.
+Run as a script, without any import of the project: ``python -I -S process_guard.py DEATH STATUS GRACE ARGV``. It
+starts ARGV as the leader of a new session and writes to the descriptor STATUS: ``started``, or ``failed ERRNO``; then
+``exit CODE`` or ``signal NUMBER``. When the leader has ended, or the descriptor DEATH comes to its end (the coordinator
+closed it, or died in whatever way), everything that the leader started is ended too: SIGTERM, GRACE seconds, SIGKILL.
+On Linux that reaches what has left the process group as well, because orphans come to this process.
 """
 
 from __future__ import annotations
