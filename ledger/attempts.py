@@ -114,6 +114,11 @@ _END_DISPATCH = hot(
     "new", "ended", "took", "sent", "sends", "code", "why", "said", "by", "body", "cut", "retry", "t_in", "t_out",
     "cost", "used", "call", "dispatch", "old",
 )  # fmt: skip
+_ATTEMPT_AND_DISPATCH = (
+    "SELECT a.state, d.state FROM dispatches d JOIN calls c ON c.call_id = d.call_id"
+    " JOIN attempts a ON a.run_key = c.run_key AND a.slot_no = c.slot_no AND a.attempt_no = c.attempt_no"
+    " WHERE d.call_id = ? AND d.dispatch_no = ?"
+)
 _ADD_OBSERVATION = hot_insert(
     observations,
     "run_key", "slot_no", "attempt_no", "call_id", "dispatch_no", "answer", "answer_digest", "evidence", "flags",
@@ -155,7 +160,16 @@ def begin(tx: Transaction, intent: Intent) -> Begun:
 
 
 def dispatch_again(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...]) -> Begun:
-    """Intend the next dispatch of the same call in the same attempt, after one that was refused."""
+    """Intend the next dispatch of the same call in the same attempt, after one that was refused or, resent, unknown.
+
+    Raises TransitionRefused when the attempt does not run or that dispatch is still under way.
+    """
+    states = tx.row(_ATTEMPT_AND_DISPATCH, (key.call_id, key.dispatch_no))
+    if states is None or states[0] != "running" or states[1] not in ("refused", "unknown"):
+        raise TransitionRefused(
+            f"dispatch {key.dispatch_no} of call {key.call_id} cannot be followed by another",
+            "look at it with `tallystick show`", "dispatch", "intended",
+        )  # fmt: skip
     budgets.reserve(tx, key.run_key, holds)
     again = DispatchKey(key.run_key, key.slot_no, key.attempt_no, key.call_id, key.dispatch_no + 1, holds)
     _intend(tx, again)
@@ -259,6 +273,7 @@ def keep_late(tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, answer
     ):
         add_observation(tx, held, answer=answer, answer_digest=answer_digest, source="late")
         _wait_for_new_attempt(tx, held)
+        _nothing_left_to_decide(tx, held)
     _event(tx, held, "dispatch.late", facts, {"answer": answer_digest})
     return True
 
@@ -286,6 +301,15 @@ def _wait_for_new_attempt(tx: Transaction, key: DispatchKey) -> None:
     tx.change(
         "UPDATE slots SET next_step = 'new' WHERE run_key = ? AND slot_no = ? AND state = 'pending' AND attempts = ?"
         " AND next_step <> 'new'",
+        (key.run_key, key.slot_no, key.attempt_no),
+    )
+
+
+def _nothing_left_to_decide(tx: Transaction, key: DispatchKey) -> None:
+    # A slot that was unknown because of this attempt is not any more: what is known is that it was answered too late.
+    tx.change(
+        "UPDATE slots SET state = 'failed', reason = 'late' WHERE run_key = ? AND slot_no = ? AND state = 'unknown'"
+        " AND attempts = ?",
         (key.run_key, key.slot_no, key.attempt_no),
     )
 

@@ -94,23 +94,28 @@ def _settle_money(tx: Transaction, key: DispatchKey, settlement: Settlement) -> 
 
 
 def _settle_attempt(tx: Transaction, key: DispatchKey, settlement: Settlement) -> SlotState:
-    newest, state = tx.row("SELECT attempts, state FROM slots WHERE run_key = ? AND slot_no = ?",
-                           (key.run_key, key.slot_no))  # fmt: skip
+    newest, state, step = tx.row("SELECT attempts, state, next_step FROM slots WHERE run_key = ? AND slot_no = ?",
+                                 (key.run_key, key.slot_no))  # fmt: skip
     is_open = newest == key.attempt_no and state in (SlotState.UNKNOWN, SlotState.PENDING)
+    # A slot that already waits for a new attempt (`repeat`) does so whatever became of the one before.
+    goes_on = state == SlotState.PENDING and step == NextStep.NEW
     match settlement.decision:
         case Decision.LANDED:
             return _landed(tx, key, settlement, SlotState(state), is_open=is_open)
         case Decision.FAILED:
             _end(tx, key, settlement, DispatchState.FAILED, AttemptState.FAILED)
             return _slot(
-                tx, key, SlotState(state), is_open=is_open, wanted=SlotState.FAILED, reason=settlement.facts.reason
-            )
+                tx, key, SlotState(state), is_open=is_open and not goes_on, wanted=SlotState.FAILED,
+                reason=settlement.facts.reason,
+            )  # fmt: skip
         case Decision.NOT_LANDED:
             _end(tx, key, settlement, DispatchState.REFUSED, AttemptState.NOT_LANDED)
             return _slot(tx, key, SlotState(state), is_open=is_open, wanted=SlotState.PENDING, reason="not_landed")
         case Decision.GIVE_UP:
             _end(tx, key, settlement, DispatchState.ABANDONED, AttemptState.ABANDONED)
-            return _slot(tx, key, SlotState(state), is_open=is_open, wanted=SlotState.FAILED, reason="given_up")
+            return _slot(
+                tx, key, SlotState(state), is_open=is_open and not goes_on, wanted=SlotState.FAILED, reason="given_up"
+            )
 
 
 def _landed(tx: Transaction, key: DispatchKey, settlement: Settlement, state: SlotState, *, is_open: bool) -> SlotState:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 from tallystick.ledger import file_locks
-from tallystick.ledger.errors import LedgerError
+from tallystick.ledger.errors import BudgetExhausted, LedgerError
 from tallystick.ledger.file_locks import LockFile, holder_pid
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.turnstile import Turnstile
@@ -194,3 +195,30 @@ def _in_the_child(ledger: Ledger, path: str, run_key: int) -> None:
         own.write(lambda tx: tx.event(run_key, "from the child", {}))
         tell("child opens its own")
     ledger.close()
+
+
+def spend(path: str, run_key: str, first: str, threads: str) -> None:
+    """One dispatch of a budget in each thread, all at once; tell what each was told."""
+    with Ledger.open(path) as ledger:
+        barrier = threading.Barrier(int(threads) + 1)
+
+        def one(slot_no: int) -> None:
+            barrier.wait()
+            try:
+                factories.begin(ledger, int(run_key), slot_no, holds=(factories.hold(),), call_id=f"call-{slot_no}")
+            except BudgetExhausted as problem:
+                told.append(problem.code)
+            else:
+                told.append("admitted")
+
+        told: list[str] = []
+        workers = [threading.Thread(target=one, args=(int(first) + n,)) for n in range(1, int(threads) + 1)]
+        for worker in workers:
+            worker.start()
+        tell("ready")
+        hear()
+        barrier.wait()
+        for worker in workers:
+            worker.join()
+        for line in told:
+            tell(line)
