@@ -30,9 +30,11 @@ __all__ = [
     "DRIVER",
     "FIXTURES",
     "Coordinator",
+    "HoldingProxy",
     "Request",
     "Service",
     "Site",
+    "Speaking",
     "case",
     "execution",
     "http_order",
@@ -82,19 +84,51 @@ def read_counter(path: Path) -> list[Request]:
     ]
 
 
-class Service:
-    """The scripted HTTP service in a process of its own, which outlives every coordinator."""
+class Speaking:
+    """A program of the fixtures that prints lines and is told lines; it outlives every coordinator."""
 
-    def __init__(self, folder: Path, *, synced: bool = True) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.log = folder / "counter.jsonl"
-        command = [sys.executable, str(FIXTURES / "http_server.py"), "--log", str(self.log)]
+    def __init__(self, *command: object) -> None:
         self.process = subprocess.Popen(
-            command if synced else [*command, "--no-sync"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, *map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         self._unread = b""
-        self._seen: list[str] = []
-        self.port = int(self._line())
+
+    def say(self, text: str) -> None:
+        """Tell it a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{text}\n".encode())
+        self.process.stdin.flush()
+
+    def line(self) -> str:
+        """The next line that it prints."""
+        assert self.process.stdout is not None
+        while b"\n" not in self._unread:
+            ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_SECONDS)
+            assert ready, "it says nothing"
+            found = os.read(self.process.stdout.fileno(), 65536)
+            assert found, "it has ended"
+            self._unread += found
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+
+class Service(Speaking):
+    """The scripted HTTP service; its log is the independent counter."""
+
+    def __init__(self, folder: Path, *, is_synced: bool = True) -> None:
+        self.log = folder / "counter.jsonl"
+        more = [] if is_synced else ["--no-sync"]
+        super().__init__(FIXTURES / "http_server.py", "--log", self.log, *more)
+        self._waiting: list[str] = []
+        self.port = int(self.line())
         self.url = f"http://127.0.0.1:{self.port}"
 
     def requests(self) -> list[Request]:
@@ -106,17 +140,15 @@ class Service:
 
     def wait_for(self, gate: str) -> None:
         """Until a request waits at the gate."""
-        while gate not in self._seen:
-            word, _, name = self._line().partition(" ")
+        while gate not in self._waiting:
+            word, _, name = self.line().partition(" ")
             assert word == "waiting", word
-            self._seen.append(name)
-        self._seen.remove(gate)
+            self._waiting.append(name)
+        self._waiting.remove(gate)
 
     def go(self, gate: str) -> None:
         """Open the gate for whoever waits there and whoever will."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"go {gate}\n".encode())
-        self.process.stdin.flush()
+        self.say(f"go {gate}")
 
     def ask(self, method: str, path: str) -> tuple[int, Any]:
         """A question to the service; it is not counted as a request."""
@@ -133,24 +165,22 @@ class Service:
         found: int = self.ask("GET", "/counts")[1]["worked"]
         return found
 
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()
 
-    def _line(self) -> str:
-        assert self.process.stdout is not None
-        while b"\n" not in self._unread:
-            ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_SECONDS)
-            assert ready, "the service says nothing"
-            found = os.read(self.process.stdout.fileno(), 65536)
-            assert found, "the service has ended"
-            self._unread += found
-        line, _, self._unread = self._unread.partition(b"\n")
-        return line.decode()
+class HoldingProxy(Speaking):
+    """A relay before a service that holds the first request back until it is released."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(FIXTURES / "holding_proxy.py", service.port)
+        self.url = f"http://127.0.0.1:{int(self.line())}"
+
+    def wait_until_holding(self) -> None:
+        """Until it has a whole request in its hands."""
+        assert self.line() == "holding"
+
+    def release(self) -> None:
+        """Let the request go on, and wait until the service has dealt with it."""
+        self.say("release")
+        assert self.line() == "released"
 
 
 class Coordinator:
@@ -253,6 +283,7 @@ class Site:
         self.ledger = ledger or folder / "evals.db"
         self.order_file = folder / "order.json"
         self._service: Service | None = None
+        self._speaking: list[Speaking] = []
         self._coordinators: list[Coordinator] = []
 
     @property
@@ -260,7 +291,14 @@ class Site:
         """The service of this site; started when it is first needed."""
         if self._service is None:
             self._service = Service(self.folder)
+            self._speaking.append(self._service)
         return self._service
+
+    def proxy(self) -> HoldingProxy:
+        """A relay before this site's service."""
+        made = HoldingProxy(self.service)
+        self._speaking.append(made)
+        return made
 
     def order(self, document: Mapping[str, Any]) -> None:
         """Write the work order."""
@@ -352,8 +390,8 @@ class Site:
     def close(self) -> None:
         for coordinator in self._coordinators:
             coordinator.close()
-        if self._service is not None:
-            self._service.close()
+        for speaking in self._speaking:
+            speaking.close()
 
 
 def case(name: str, expected: Any = None, *, text: str | None = None, **behave: Any) -> dict[str, Any]:
@@ -364,18 +402,19 @@ def case(name: str, expected: Any = None, *, text: str | None = None, **behave: 
     return {"id": name, "input": asked, "expected": asked["input"] if expected is None else expected}
 
 
-def http_target(service: Service, *, if_unknown: str = "keep", **options: Any) -> dict[str, Any]:
+def http_target(service: Service, *, if_unknown: str = "keep", url: str = "", **options: Any) -> dict[str, Any]:
     """A target table for the service. A query may learn from it that an id was tombstoned, and so never will be done."""
+    origin = url or service.url
     table: dict[str, Any] = {
         "kind": "http",
-        "url": f"{service.url}/ask",
+        "url": f"{origin}/ask",
         "json": "{{input}}",
         "answer": "$.answer",
         "usage": {"tokens_in": "$.usage.tokens_in", "tokens_out": "$.usage.tokens_out"},
         "if_unknown": if_unknown,
     }
     if if_unknown == "query":
-        table["query"] = {"url": f"{service.url}/outcome/{{{{request_id}}}}", "never": {"status": [410]}}
+        table["query"] = {"url": f"{origin}/outcome/{{{{request_id}}}}", "never": {"status": [410]}}
     return {**table, **options}
 
 
