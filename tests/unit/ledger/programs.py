@@ -8,10 +8,11 @@ import sys
 import threading
 from pathlib import Path
 
-from tallystick.ledger import file_locks
-from tallystick.ledger.errors import BudgetExhausted, LedgerError
+from tallystick.ledger import coordinators, file_locks
+from tallystick.ledger.errors import BudgetExhausted, LedgerError, RunBusy
 from tallystick.ledger.file_locks import LockFile, holder_pid
 from tallystick.ledger.ledger import Ledger
+from tallystick.ledger.states import IfUnknown
 from tallystick.ledger.turnstile import Turnstile
 from tests.unit.ledger import factories
 from tests.unit.ledger.children import Child
@@ -222,3 +223,36 @@ def spend(path: str, run_key: str, first: str, threads: str) -> None:
             worker.join()
         for line in told:
             tell(line)
+
+
+def coordinate_and_wait(path: str, run_id: str, if_unknown: str, key_until_us: str, *slots: str) -> None:
+    """Become the coordinator, begin an attempt at each slot (a negative number: in solitude), and wait."""
+    with Ledger.open(path) as ledger:
+        coordinator = coordinators.open_run(ledger, run_id)
+        has_budget = factories.one(ledger, "SELECT count(*) FROM budgets WHERE run_key = ?", coordinator.run_key)[0]
+        for slot in map(int, slots):
+            factories.begin(
+                ledger,
+                coordinator.run_key,
+                abs(slot),
+                solitary=slot < 0,
+                if_unknown=IfUnknown(if_unknown),
+                key_until_us=int(key_until_us) or None,
+                holds=(factories.hold(),) if has_budget else (),
+                call_id=ledger.ids.next(),
+            )
+        tell(ledger.worker_id)
+        hear()
+
+
+def race_for_run(path: str, run_id: str) -> None:
+    with Ledger.open(path) as ledger:
+        tell("ready" if ledger.worker_id else "")
+        hear()
+        try:
+            coordinators.open_run(ledger, run_id)
+        except RunBusy as problem:
+            tell(problem.code)
+        else:
+            tell("mine")
+        hear()
