@@ -116,8 +116,8 @@ class PlannedRun:
 def create_run(ledger: Ledger, plan: RunPlan, rows: Iterable[CasePlan], *, only_one: bool = False) -> PlannedRun:
     """Write the plan in bounded batches and show it; a kill before the flip leaves nothing that anybody sees.
 
-    What ``rows`` raises ends the planning, and what was written of it is removed. With ``only_one``, another open run of
-    the same work order that was shown meanwhile is returned instead: of two that plan it at once, one wins.
+    What ``rows`` raises ends the planning, and what was written of it is removed. With ``only_one``, another open run
+    of the same work order that was shown meanwhile is returned instead: of two that plan it at once, one wins.
     """
     discard_half_planned(ledger)
     run_key, run_id = ledger.write(lambda tx: _add_head(tx, plan))

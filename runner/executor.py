@@ -93,6 +93,8 @@ class Executor:
         )  # fmt: skip
         self._workers: set[asyncio.Task[None]] = set()
         self._busy = 0
+        self._waiting = 0
+        self._ended = 0
         self._room = asyncio.Event()
         self._left_to_take = execution.slots_max
         self.failure: BaseException | None = None
@@ -170,6 +172,7 @@ class Executor:
         # The wedged worker keeps its task; whatever it returns later is late.
         self._steps.let_go(flight)
         self._busy -= 1
+        self._ended += 1
         self._feed.done(flight.key.slot_no, waits_again=True)
         for task in list(self._workers):
             if task is flight.task:
@@ -205,6 +208,7 @@ class Executor:
             # A worker that was let go has been counted out already, and its slot may be in other hands.
             if ended is not Ended.LET_GO:
                 self._busy -= 1
+                self._ended += 1
                 if ended is Ended.UNTOUCHED:
                     self._feed.put_back(slot)
                 else:
@@ -213,19 +217,26 @@ class Executor:
 
     async def _step(self, slot: PendingSlot, *, solitary: bool) -> Ended:
         while True:
+            ended_before = self._ended
             try:
                 return await self._steps.run(slot, solitary=solitary)
             except BudgetExhausted as full:
-                if not await self._wait_for_room(full, slot):
+                if not await self._wait_for_room(full, slot, ended_before):
                     return Ended.UNTOUCHED
 
-    async def _wait_for_room(self, full: BudgetExhausted, slot: PendingSlot) -> bool:
-        """What is in flight may settle below its bound; only when nothing is, the budget is really used up."""
-        if self._is_ending():
+    async def _wait_for_room(self, full: BudgetExhausted, slot: PendingSlot, ended_before: int) -> bool:
+        """What others are at may settle below its bound; only when nobody is at anything, the budget is used up."""
+        if not self._may_go_on(slot):
             return False
-        if len(self._flights):
-            await self._wait_for_change(_STOP_LOOK_SECONDS)
-            return not self._is_ending()
+        if self._ended != ended_before:
+            return True
+        self._waiting += 1
+        try:
+            if self._busy > self._waiting:
+                await self._wait_for_change(_STOP_LOOK_SECONDS)
+                return self._may_go_on(slot)
+        finally:
+            self._waiting -= 1
         side = self._execution.sides[slot.variant_no]
         if full.budget.startswith(f"variant {side.name} "):
             self._feed.closed_variants.add(slot.variant_no)
@@ -233,6 +244,9 @@ class Executor:
         else:
             self.exhausted = full
         return False
+
+    def _may_go_on(self, slot: PendingSlot) -> bool:
+        return not self._is_ending() and slot.variant_no not in self._feed.closed_variants
 
     async def _close(self, full: BudgetExhausted, *, variant_no: int | None) -> None:
         """Say of every slot that the full budget keeps from being attempted that it is unavailable."""

@@ -59,10 +59,9 @@ def find_or_create(ledger: Ledger, description: Description, *, new: bool = Fals
     if found is not None:
         _take_over_limits(ledger, found, description)
         ledger.write(lambda tx: remember_folder(tx, found.run_id, description.order.folder))
-        return Session(found, description)
+        return Session(_read(ledger, found.run_id), description)
     planned = create_run(ledger, run_plan(description), case_plans(description), only_one=not new)
-    with ledger.reading() as reader:
-        return Session(find_run(reader, planned.run_id), description, is_new=True)
+    return Session(_read(ledger, planned.run_id), description, is_new=True)
 
 
 def reopened(
@@ -206,6 +205,11 @@ def _stored_identity(run: RunRow) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise RunNotResumable(f"run {run.run_id} has no identity document", "check the ledger", run.run_id)
     return dict(found)
+
+
+def _read(ledger: Ledger, run_id: str) -> RunRow:
+    with ledger.reading() as reader:
+        return find_run(reader, run_id)
 
 
 def _selected(ledger: Ledger, run: RunRow) -> int:
