@@ -111,16 +111,20 @@ def executing_now(ledger: Ledger, run_id: str) -> Executing | None:
 
 def next_command(move: NextMove, run_id: str, people: Population, *, ledger_option: str = "") -> str:
     """The command that does what helps next, empty where there is none."""
+    command = _command(move, run_id, people)
+    return f"tallystick {command}{ledger_option}" if command else ""
+
+
+def _command(move: NextMove, run_id: str, people: Population) -> str:
     match move:
         case NextMove.NOTHING | NextMove.ADOPT:
             return ""
         case NextMove.RESUME:
-            rest = f"resume {run_id}"
+            return f"resume {run_id}"
         case NextMove.FUND:
-            rest = f"resume {run_id} --amend UNIT=LIMIT --reason TEXT"
+            return f"resume {run_id} --amend UNIT=LIMIT --reason TEXT"
         case NextMove.DECIDE:
-            rest = _decision(run_id, people)
-    return f"tallystick {rest}{ledger_option}"
+            return _decision(run_id, people)
 
 
 def _decision(run_id: str, people: Population) -> str:
@@ -184,8 +188,7 @@ def _standing(
         "budgets": _budgets(reader, run, with_waste=with_waste),
         "totals": _totals(reader, run),
         "variants": [
-            VariantLine(name=one.name, if_unknown=one.if_unknown)
-            for one in run_reads.variants_of(reader, run.run_key)
+            VariantLine(name=one.name, if_unknown=one.if_unknown) for one in run_reads.variants_of(reader, run.run_key)
         ],
         "scores": _scores(reader, run),
     }

@@ -1,0 +1,195 @@
+"""One case with everything that happened to it, in the model that its screen and ``--json`` use."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from ..ledger.canonical import parse_json
+from ..ledger.run_reads import RunRow
+from ..ledger.slot_reads import AttemptPage, CasePage, DispatchPage
+from .amounts import usd_text
+from .reports import instant
+
+__all__ = [
+    "AttemptPart",
+    "BytesPart",
+    "CaseModel",
+    "DispatchPart",
+    "JudgmentPart",
+    "SettlementPart",
+    "SlotPart",
+    "bytes_part",
+    "case_model",
+]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class BytesPart(_Part):
+    """Bytes as ``text`` where they are UTF-8, else as ``base64``."""
+
+    size: int
+    text: str | None = None
+    base64: str | None = None
+
+
+class DispatchPart(_Part):
+    """One send of a call."""
+
+    call: str
+    number: int
+    state: str
+    intended_at: str
+    ended_at: str | None
+    seconds: float | None
+    bytes_sent: int | None
+    status: int | None
+    reason: str | None
+    message: str | None
+    settled_by: str | None
+    received: BytesPart | None
+    tokens_in: int | None
+    tokens_out: int | None
+    cost_usd: str | None
+
+
+class SettlementPart(_Part):
+    """Who decided on an unknown outcome, how and why."""
+
+    decision: str
+    made_by: str
+    reason: str
+    made_at: str
+
+
+class AttemptPart(_Part):
+    """One try. ``answer`` is there only with ``has_answer``: null is an answer, too."""
+
+    number: int
+    state: str
+    worker: str | None
+    began_at: str
+    ended_at: str | None
+    reason: str | None
+    message: str | None
+    has_answer: bool
+    answer: Any
+    source: str | None
+    evidence: Any
+    flags: list[str]
+    dispatches: list[DispatchPart]
+    settlements: list[SettlementPart]
+
+
+class JudgmentPart(_Part):
+    """What one judge said; ``reason`` is why there is no verdict."""
+
+    judge: str
+    state: str
+    passed: bool | None
+    score: str | None
+    reason: str | None
+    explanation: str | None
+
+
+class SlotPart(_Part):
+    """One planned observation of the case."""
+
+    variant: str
+    repetition: int
+    state: str
+    reason: str | None
+    selected_attempt: int | None
+    next_step: str
+    not_before: str | None
+    attempts: list[AttemptPart]
+    judgments: list[JudgmentPart]
+
+
+class CaseModel(_Part):
+    """What ``show`` says. ``expected`` is there only with ``has_expected``."""
+
+    format: Literal["tallystick.case/1"] = "tallystick.case/1"
+    ledger: str
+    run: str
+    name: str
+    case: str
+    input: Any
+    has_expected: bool
+    expected: Any
+    metadata: Any
+    planned: list[SlotPart]
+
+
+def case_model(ledger: str, run: RunRow, pages: Sequence[CasePage]) -> CaseModel:
+    """The pages of one case (at least one) as a model."""
+    first = pages[0]
+    return CaseModel(
+        ledger=ledger, run=run.run_id, name=run.name, case=first.case_id, input=parse_json(first.input),
+        has_expected=first.expected is not None,
+        expected=None if first.expected is None else parse_json(first.expected),
+        metadata=parse_json(first.metadata), planned=[_slot(page) for page in pages],
+    )  # fmt: skip
+
+
+def bytes_part(data: bytes | None) -> BytesPart | None:
+    """The bytes as JSON can carry them."""
+    if data is None:
+        return None
+    try:
+        return BytesPart(size=len(data), text=data.decode())
+    except UnicodeDecodeError:
+        return BytesPart(size=len(data), base64=base64.b64encode(data).decode("ascii"))
+
+
+def _slot(page: CasePage) -> SlotPart:
+    return SlotPart(
+        variant=page.variant, repetition=page.repetition, state=page.state, reason=page.reason,
+        selected_attempt=page.selected_attempt, next_step=page.next_step,
+        not_before=instant(page.not_before_us) if page.not_before_us else None,
+        attempts=[_attempt(one) for one in page.attempts],
+        judgments=[
+            JudgmentPart(
+                judge=judge, state=state, passed=None if passed is None else bool(passed), score=score, reason=reason,
+                explanation=explanation,
+            )
+            for judge, state, passed, score, reason, explanation in page.judgments
+        ],
+    )  # fmt: skip
+
+
+def _attempt(page: AttemptPage) -> AttemptPart:
+    flags = parse_json(page.flags) if page.flags else []
+    assert isinstance(flags, list)
+    return AttemptPart(
+        number=page.attempt_no, state=page.state, worker=page.worker_id, began_at=instant(page.began_us),
+        ended_at=_instant(page.ended_us), reason=page.reason, message=page.message,
+        has_answer=page.answer is not None, answer=None if page.answer is None else parse_json(page.answer),
+        source=page.source, evidence=parse_json(page.evidence) if page.evidence else {},
+        flags=[str(flag) for flag in flags], dispatches=[_dispatch(one) for one in page.dispatches],
+        settlements=[
+            SettlementPart(decision=decision, made_by=made_by, reason=reason, made_at=instant(made_us))
+            for decision, made_by, reason, made_us in page.settlements
+        ],
+    )  # fmt: skip
+
+
+def _dispatch(page: DispatchPage) -> DispatchPart:
+    return DispatchPart(
+        call=page.call_id, number=page.dispatch_no, state=page.state, intended_at=instant(page.intended_us),
+        ended_at=_instant(page.ended_us), seconds=None if page.duration_us is None else page.duration_us / 1e6,
+        bytes_sent=page.bytes_sent, status=page.status, reason=page.reason, message=page.message,
+        settled_by=page.settled_by, received=bytes_part(page.raw), tokens_in=page.tokens_in,
+        tokens_out=page.tokens_out,
+        cost_usd=None if page.cost_nanousd is None else usd_text(page.cost_nanousd),
+    )  # fmt: skip
+
+
+def _instant(us: int | None) -> str | None:
+    return None if us is None else instant(us)

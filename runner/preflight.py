@@ -1,0 +1,128 @@
+"""What a work order would do, before it does: how much, at which cost at worst, and what identifies the run."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from .budget_spec import UNITS, BudgetScope, BudgetSpec, BudgetUnit
+from .descriptions import Description
+from .report_models import Amount
+
+__all__ = ["BudgetOutlook", "Preflight", "VariantOutlook", "preflight_of"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class VariantOutlook(_Part):
+    name: str
+    kind: str
+    if_unknown: str
+
+
+class BudgetOutlook(_Part):
+    """What the plan may use of a budget.
+
+    ``least`` is used when every call is answered the first time, ``worst`` when every limit of attempts and sends is
+    reached; both at the declared bound, null without one. ``enough_for`` counts the planned observations that fit.
+    """
+
+    scope: str
+    name: str
+    unit: str
+    kind: str
+    limit: Amount
+    bound_per_dispatch: Amount | None
+    planned: int
+    least: Amount | None
+    worst: Amount | None
+    enough_for: int | None
+
+
+class Preflight(_Part):
+    """What ``run --dry-run`` says. ``action`` is what ``run`` would do: create, continue, or report a finished run."""
+
+    format: Literal["tallystick.preflight/1"] = "tallystick.preflight/1"
+    ledger: str
+    ledger_exists: bool
+    action: Literal["create", "continue", "report"]
+    run: str | None
+    name: str
+    cases: int
+    variants: list[VariantOutlook]
+    repetitions: int
+    planned: int
+    attempts_max: int
+    dispatches_max: int
+    concurrency: int
+    deadline_seconds: float
+    budgets: list[BudgetOutlook]
+    judges: list[str]
+    cases_digest: str
+    identity_digest: str
+
+
+def preflight_of(
+    description: Description,
+    *,
+    ledger: str,
+    ledger_exists: bool,
+    action: Literal["create", "continue", "report"] = "create",
+    run: str | None = None,
+    concurrency: int | None = None,
+) -> Preflight:
+    """The outlook of a described work order; makes no call."""
+    order = description.order
+    return Preflight(
+        ledger=ledger, ledger_exists=ledger_exists, action=action, run=run, name=order.name,
+        cases=description.case_count,
+        variants=[
+            VariantOutlook(name=name, kind=target.kind, if_unknown=target.if_unknown.value)
+            for name, target in description.targets.items()
+        ],
+        repetitions=order.repetitions, planned=description.planned,
+        attempts_max=order.execution.attempts_max, dispatches_max=order.execution.dispatches_max,
+        concurrency=concurrency or order.execution.concurrency, deadline_seconds=order.execution.deadline_seconds,
+        budgets=[_outlook(description, spec) for spec in order.budgets],
+        judges=[judge.name for judge in description.judges],
+        cases_digest=description.cases_digest, identity_digest=description.digest,
+    )  # fmt: skip
+
+
+def _outlook(description: Description, spec: BudgetSpec) -> BudgetOutlook:
+    """Retried attempts and sends multiply; a redirect that is followed is a send of its own."""
+    execution, form = description.order.execution, UNITS[spec.unit]
+    sides = [target for name, target in description.targets.items() if _applies(spec, name)]
+    each = description.case_count * description.order.repetitions
+    bound = spec.bound_per_dispatch
+    sends = [int(getattr(target, "wire_sends_max", 1)) if spec.unit is BudgetUnit.DISPATCHES else 1 for target in sides]
+    least = None if bound is None else each * len(sides) * bound
+    tries = execution.attempts_max * execution.dispatches_max
+    worst = None if bound is None else each * sum(sends) * bound * tries
+    return BudgetOutlook(
+        scope=spec.scope_kind.value, name=spec.scope_value, unit=form.key, kind=spec.kind.value,
+        limit=_amount(spec, spec.limit), planned=each * len(sides),
+        bound_per_dispatch=None if bound is None else _amount(spec, bound),
+        least=None if least is None else _amount(spec, least),
+        worst=None if worst is None else _amount(spec, worst),
+        enough_for=None if not bound else min(each * len(sides), spec.limit // bound),
+    )  # fmt: skip
+
+
+def _applies(spec: BudgetSpec, variant: str) -> bool:
+    match spec.scope_kind:
+        case BudgetScope.RUN:
+            return True
+        case BudgetScope.ROLE:
+            return spec.scope_value == "target"
+        case BudgetScope.VARIANT:
+            return spec.scope_value == variant
+
+
+def _amount(spec: BudgetSpec, amount: int) -> Amount:
+    shown = UNITS[spec.unit].show(amount)
+    assert isinstance(shown, int | float | str)
+    return shown

@@ -1,0 +1,72 @@
+"""The page of one case: each planned observation, its attempts, what was sent, answered, judged and settled."""
+
+from __future__ import annotations
+
+import json
+
+from ..runner.case_pages import AttemptPart, CaseModel, DispatchPart, SlotPart
+from .screen import Screen, Tone
+from .words import joined
+
+__all__ = ["show_case"]
+
+
+def show_case(screen: Screen, found: CaseModel) -> None:
+    """Everything about the case, the newest attempt of each planned observation last."""
+    screen.line(f"case {found.case} of run {found.run} ({found.name})", tone=Tone.STRONG)
+    screen.pairs([
+        ("ledger", found.ledger), ("input", _value(found.input)),
+        ("expected", _value(found.expected) if found.has_expected else "(none)"),
+        *([("metadata", _value(found.metadata))] if found.metadata else []),
+    ])  # fmt: skip
+    for slot in found.planned:
+        _slot(screen, slot)
+
+
+def _slot(screen: Screen, slot: SlotPart) -> None:
+    screen.line()
+    why = f" ({slot.reason})" if slot.reason else ""
+    screen.line(f"{slot.variant}, repetition {slot.repetition}: {slot.state.replace('_', ' ')}{why}", tone=Tone.STRONG)
+    if slot.not_before and slot.state == "pending":
+        screen.line(f"  waits until {slot.not_before}")
+    for attempt in slot.attempts:
+        _attempt(screen, attempt, selected=attempt.number == slot.selected_attempt)
+    for one in slot.judgments:
+        verdict = one.reason if one.passed is None and one.score is None else joined([
+            "" if one.passed is None else "passed" if one.passed else "not passed", one.score or "",
+        ])  # fmt: skip
+        screen.line(joined([f"  judge {one.judge}: {verdict}", one.explanation or ""]))
+
+
+def _attempt(screen: Screen, attempt: AttemptPart, *, selected: bool) -> None:
+    mark = ", selected" if selected else ""
+    screen.line(joined([f"  attempt {attempt.number}: {attempt.state.replace('_', ' ')}{mark}", attempt.reason or "",
+                        attempt.message or "", f"began {attempt.began_at}"]))  # fmt: skip
+    for dispatch in attempt.dispatches:
+        screen.line(f"    {_dispatch(dispatch)}")
+    if attempt.has_answer:
+        flags = f" [{', '.join(attempt.flags)}]" if attempt.flags else ""
+        source = f" (by {attempt.source})" if attempt.source != "wire" else ""
+        screen.line(f"    answer{source}: {_value(attempt.answer)}{flags}")
+    if attempt.evidence:
+        screen.line(f"    evidence: {_value(attempt.evidence)}")
+    for one in attempt.settlements:
+        screen.line(f"    settled as {one.decision.replace('_', ' ')} by {one.made_by} at {one.made_at}: {one.reason}")
+
+
+def _dispatch(one: DispatchPart) -> str:
+    used = joined([
+        "" if one.tokens_in is None else f"{one.tokens_in} tokens in",
+        "" if one.tokens_out is None else f"{one.tokens_out} tokens out",
+        "" if one.cost_usd is None else f"${one.cost_usd}",
+    ])  # fmt: skip
+    return joined([
+        f"call {one.call}, send {one.number}: {one.state}", one.reason or "", one.message or "",
+        "" if one.status is None else f"status {one.status}",
+        "bytes sent not known" if one.bytes_sent is None else f"{one.bytes_sent} bytes sent",
+        "" if one.seconds is None else f"{one.seconds:.3f} s", used,
+    ])  # fmt: skip
+
+
+def _value(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,230 @@
+"""The commands and their options. Each loads what it needs when it is given, so that help is quick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .settings import Settings, common, json_output
+
+__all__ = ["cli"]
+
+_POSITIVE = click.IntRange(min=1)
+
+
+def _version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        from importlib import metadata
+
+        try:
+            found = metadata.version("tallystick")
+        except metadata.PackageNotFoundError:
+            found = "(not installed)"
+        click.echo(f"tallystick {found}")
+        context.exit()
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version and exit."
+)
+def cli() -> None:
+    """Run evaluations that cost money around a durable ledger: no paid call is lost, guessed or made twice."""
+
+
+@cli.command()
+@click.argument("order", type=click.Path(path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Check everything and show what would be done; call nothing.")
+@click.option("--limit", type=_POSITIVE, metavar="N", help="Take up at most N planned observations, then stop.")
+@click.option("--concurrency", type=_POSITIVE, metavar="N", help="At most N calls at a time.")
+@click.option("--new", is_flag=True, help="Begin a new run, which pays again, even if there is one of this work order.")
+@json_output
+@common
+@click.pass_obj
+def run(
+    settings: Settings, order: Path, *, dry_run: bool, limit: int | None, concurrency: int | None, new: bool
+) -> int:
+    """Execute the work order in the file ORDER.
+
+    An unfinished run of the same work order goes on. A finished one prints its report and makes no call.
+    """
+    from . import running
+
+    if dry_run:
+        return running.show_preflight(settings, order, concurrency=concurrency, new=new)
+    return running.run_order(settings, order, limit=limit, concurrency=concurrency, new=new)
+
+
+@cli.command()
+@click.argument("run", required=False)
+@click.option("--check", is_flag=True, help="Show what would be done; change nothing.")
+@click.option("--retry", metavar="STATE[:REASON]", help="Let failed, unavailable, parked or cancelled ones wait again.")
+@click.option("--amend", metavar="UNIT=LIMIT", multiple=True, help="Change a budget's limit; needs --reason.")
+@click.option("--reason", metavar="TEXT", help="Why the limit is changed; kept in the ledger.")
+@click.option("--limit", type=_POSITIVE, metavar="N", help="Take up at most N planned observations, then stop.")
+@click.option("--concurrency", type=_POSITIVE, metavar="N", help="At most N calls at a time.")
+@json_output
+@common
+@click.pass_obj
+def resume(
+    settings: Settings,
+    run: str | None,
+    *,
+    check: bool,
+    retry: str | None,
+    amend: tuple[str, ...],
+    reason: str | None,
+    limit: int | None,
+    concurrency: int | None,
+) -> int:
+    """Recover RUN (an id, the beginning of one, or a name) and go on; without RUN the newest unfinished one."""
+    from . import running
+
+    if check:
+        from .checking import show_resume_check
+
+        return show_resume_check(settings, run, retry=retry, amend=amend, reason=reason)
+    return running.resume_run(
+        settings, run, retry=retry, amend=amend, reason=reason, limit=limit, concurrency=concurrency
+    )
+
+
+@cli.command()
+@click.option("--limit", type=_POSITIVE, default=20, show_default=True, metavar="N", help="The N newest.")
+@json_output
+@common
+@click.pass_obj
+def runs(settings: Settings, *, limit: int) -> int:
+    """List the runs of the ledger, the newest first."""
+    from .looking import show_runs
+
+    return show_runs(settings, limit=limit)
+
+
+@cli.command()
+@click.argument("run", required=False)
+@json_output
+@common
+@click.pass_obj
+def status(settings: Settings, run: str | None) -> int:
+    """Show how RUN stands and who executes it; without RUN the newest."""
+    from .looking import show_status
+
+    return show_status(settings, run)
+
+
+@cli.command()
+@click.argument("run")
+@click.argument("case")
+@click.option("--variant", metavar="V", help="Only this variant.")
+@click.option("--repetition", type=_POSITIVE, metavar="N", help="Only this repetition.")
+@json_output
+@common
+@click.pass_obj
+def show(settings: Settings, run: str, case: str, *, variant: str | None, repetition: int | None) -> int:
+    """Show everything that happened to one CASE of RUN."""
+    from .looking import show_case
+
+    return show_case(settings, run, case, variant=variant, repetition=repetition)
+
+
+@cli.command()
+@click.argument("run")
+@click.option("--call", metavar="ID", help="Only the call with this id or beginning of one.")
+@click.option("--case", metavar="ID", help="Only this case.")
+@click.option("--variant", metavar="V", help="Only this variant.")
+@click.option("--reason-is", metavar="REASON", help="Only outcomes that are unknown for this reason.")
+@click.option(
+    "--landed",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="It was done, and this is its answer (JSON; for several JSON Lines of call, answer and usage).",
+)
+@click.option("--not-landed", is_flag=True, help="It was not done and never will be.")
+@click.option("--give-up", is_flag=True, help="Nobody will ever know; its bound counts as spent.")
+@click.option("--reason", metavar="TEXT", help="How that is known; kept in the ledger. Needed with a decision.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_output
+@common
+@click.pass_obj
+def reconcile(
+    settings: Settings,
+    run: str,
+    *,
+    call: str | None,
+    case: str | None,
+    variant: str | None,
+    reason_is: str | None,
+    landed: Path | None,
+    not_landed: bool,
+    give_up: bool,
+    reason: str | None,
+    yes: bool,
+) -> int:
+    """List the unknown outcomes of RUN with their evidence, or settle those that the filters choose."""
+    from .settling import Wanted, list_unknown, settle
+
+    wanted = Wanted(run, call, case, variant, reason_is)
+    if sum((landed is not None, not_landed, give_up)) > 1:
+        raise click.UsageError("--landed, --not-landed and --give-up exclude each other")
+    if landed is None and not not_landed and not give_up:
+        return list_unknown(settings, wanted)
+    return settle(settings, wanted, landed=landed, not_landed=not_landed, reason=reason, yes=yes)
+
+
+@cli.command()
+@click.argument("run")
+@click.option("--abandon", is_flag=True, help="Give up for good what has not begun; needs --reason.")
+@click.option("--reason", metavar="TEXT", help="Why; kept in the ledger.")
+@json_output
+@common
+@click.pass_obj
+def cancel(settings: Settings, run: str, *, abandon: bool, reason: str | None) -> int:
+    """Ask the process that executes RUN to stop, as Ctrl-C there would."""
+    from .cancelling import abandon_run, ask_to_stop
+
+    if abandon:
+        return abandon_run(settings, run, reason=reason)
+    return ask_to_stop(settings, run, reason=reason)
+
+
+@cli.command()
+@click.argument("run")
+@click.option("--format", "form", type=click.Choice(["terminal", "json"]), default="terminal", show_default=True)
+@json_output
+@common
+@click.pass_obj
+def report(settings: Settings, run: str, *, form: str) -> int:
+    """Report on RUN: its population, scores with their denominators, failures, and what was spent."""
+    from .looking import show_report
+
+    settings.json = settings.json or form == "json"
+    return show_report(settings, run)
+
+
+@cli.group()
+def ledger() -> None:
+    """Look after the ledger's file."""
+
+
+@ledger.command("check")
+@json_output
+@common
+@click.pass_obj
+def ledger_check(settings: Settings) -> int:
+    """Check that the ledger is sound and keeps its promises; change nothing."""
+    from .housekeeping import check
+
+    return check(settings)
+
+
+@ledger.command("upgrade")
+@json_output
+@common
+@click.pass_obj
+def ledger_upgrade(settings: Settings) -> int:
+    """Bring the ledger to this version's schema, after a backup."""
+    from .housekeeping import upgrade
+
+    return upgrade(settings)

@@ -1,0 +1,109 @@
+"""The process: one line for every error, an exit status for every end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from ..ledger.errors import TallystickError
+
+__all__ = ["BROKEN_PIPE", "UNEXPECTED", "invoke", "main"]
+
+INTERRUPTED: Final = 130
+UNEXPECTED: Final = 70  # EX_SOFTWARE of sysexits.h; 1 would say that a gate failed
+BROKEN_PIPE: Final = 141  # as a shell shows a death by SIGPIPE
+
+
+def main() -> int:
+    """Run the command of this process. Leaves at once where work is left that would keep the process for ever."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    settings = Settings()
+    status = invoke(sys.argv[1:], settings)
+    if settings.is_wedged or any(
+        thread.is_alive() and not thread.daemon for thread in threading.enumerate() if thread is not _main_thread()
+    ):
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
+def invoke(arguments: Sequence[str], settings: Settings | None = None) -> int:
+    """Run one command in this process and return its exit status; what goes wrong is told on standard error."""
+    from .commands import cli
+
+    settings = settings or Settings()
+    try:
+        result = cli.main(list(arguments), prog_name="tallystick", standalone_mode=False, obj=settings)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes at exit, and would complain then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except (KeyboardInterrupt, click.Abort):
+        return _tell("interrupted", "stopped by a signal", INTERRUPTED)
+    except click.exceptions.NoArgsIsHelpError as problem:
+        problem.show()
+        return problem.exit_code
+    except click.ClickException as problem:
+        return _tell_usage(problem)
+    except Exception as problem:  # noqa: BLE001 - the last place where an error can become a line
+        return _tell_error(problem, settings)
+    return int(result or 0)
+
+
+def _main_thread() -> threading.Thread:
+    return threading.main_thread()
+
+
+def _tell(code: str, text: str, status: int) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"tallystick: {code}: {_one_line(text)}\n")
+    return status
+
+
+def _tell_usage(problem: click.ClickException) -> int:
+    context = getattr(problem, "ctx", None)
+    help_of = "tallystick" if context is None else context.command_path
+    return _tell("usage", f"{problem.format_message().rstrip('.')}. See `{help_of} --help`", problem.exit_code)
+
+
+def _tell_error(problem: Exception, settings: Settings) -> int:
+    from ..ledger.errors import TallystickError
+
+    if settings.debug:
+        traceback.print_exception(problem)
+    if isinstance(problem, TallystickError):
+        if settings.json:
+            _tell_in_json(problem)
+        remedy = problem.remedy[:1].upper() + problem.remedy[1:]
+        return _tell(problem.code, f"{problem.what}. {remedy}" if remedy else problem.what, problem.exit_status)
+    remedy = "" if settings.debug else "; run it again with --debug for the traceback"
+    return _tell("unexpected", f"{type(problem).__name__}: {problem}{remedy}", UNEXPECTED)
+
+
+def _tell_in_json(problem: TallystickError) -> None:
+    fields = {name: value for name, value in vars(problem).items() if not name.startswith("_")}
+    document = {"format": "tallystick.error/1", "code": problem.code, "exit_status": problem.exit_status, **fields}
+    sys.stdout.write(json.dumps(document, indent=2, default=str) + "\n")
+    sys.stdout.flush()
+
+
+def _one_line(text: str) -> str:
+    from ..ledger.canonical import printable
+
+    return " ".join(printable(text).split())

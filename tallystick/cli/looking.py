@@ -1,0 +1,82 @@
+"""The commands that only look: ``runs``, ``status``, ``show``, ``report``."""
+
+from __future__ import annotations
+
+from ..ledger.errors import RunNotFound, UsageError
+from ..ledger.ledger import Ledger
+from ..ledger.run_reads import RunRow, find_run, list_runs
+from ..ledger.slot_reads import case_page
+from ..runner.case_pages import case_model
+from ..runner.reports import list_of_runs, report_of, status_of
+from . import case_screen, screens
+from .output import write_json
+from .settings import Settings
+
+__all__ = ["show_case", "show_report", "show_runs", "show_status"]
+
+
+def show_runs(settings: Settings, *, limit: int) -> int:
+    """The list of runs."""
+    with Ledger.open(settings.ledger_path) as ledger:
+        found = list_of_runs(ledger, limit=limit)
+    if settings.json:
+        write_json(found)
+        return 0
+    screen = settings.screen()
+    screen.pairs([("ledger", found.ledger)])
+    rows = [
+        (one.run, one.name, one.state, f"{one.selected} of {one.planned}", one.created_at, one.next)
+        for one in found.runs
+    ]
+    screen.table(["run", "name", "state", ">selected", "created", "next"], rows)
+    return 0
+
+
+def show_status(settings: Settings, run: str | None) -> int:
+    """How a run stands."""
+    with Ledger.open(settings.ledger_path) as ledger:
+        found = status_of(ledger, _named_or_newest(ledger, run).run_id, ledger_option=settings.ledger_option)
+    if settings.json:
+        write_json(found)
+    else:
+        screens.show_status(settings.screen(), found)
+    return 0
+
+
+def show_report(settings: Settings, run: str) -> int:
+    """The report of a run."""
+    with Ledger.open(settings.ledger_path) as ledger:
+        found = report_of(ledger, _named_or_newest(ledger, run).run_id, ledger_option=settings.ledger_option)
+    if settings.json:
+        write_json(found)
+    else:
+        screens.show_report(settings.screen(), found)
+    return 0
+
+
+def show_case(settings: Settings, run: str, case: str, *, variant: str | None, repetition: int | None) -> int:
+    """The page of one case."""
+    with Ledger.open(settings.ledger_path) as ledger:
+        row = _named_or_newest(ledger, run)
+        with ledger.reading() as reader:
+            pages = case_page(reader, row.run_key, case)
+    chosen = [page for page in pages if variant in (None, page.variant) and repetition in (None, page.repetition)]
+    if not chosen:
+        what = "that variant and repetition" if pages else f"a case {case}"
+        raise UsageError(f"run {row.run_id} has not {what}", "its report names its cases and variants")
+    found = case_model(str(ledger.path), row, chosen)
+    if settings.json:
+        write_json(found)
+    else:
+        case_screen.show_case(settings.screen(), found)
+    return 0
+
+
+def _named_or_newest(ledger: Ledger, run: str | None) -> RunRow:
+    with ledger.reading() as reader:
+        if run is not None:
+            return find_run(reader, run)
+        newest = list_runs(reader, limit=1)
+    if not newest:
+        raise RunNotFound(f"the ledger {ledger.path} has no run", "start one with `tallystick run ORDER`")
+    return newest[0]

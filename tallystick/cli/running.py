@@ -1,0 +1,174 @@
+"""``run`` and ``resume``: find or create the run, execute what is left, show how it stands."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from .._wiring import ADAPTERS
+from ..ledger.coordinators import Coordinator
+from ..ledger.errors import LedgerMissing, RunNotFound
+from ..ledger.ledger import Ledger
+from ..ledger.run_reads import RunRow, find_run, newest_unfinished, run_by_digest, unfinished_of_name
+from ..runner.descriptions import Description, describe
+from ..runner.identity import compare, refuse_changes
+from ..runner.preflight import Preflight, preflight_of
+from ..runner.readiness import check_ready
+from ..runner.reports import report_of, run_end
+from ..runner.results import RunOutcome
+from ..runner.sessions import Session, find_or_create, reopened, run_session
+from ..runner.stopping import StopSwitch
+from ..runner.tally import Tally
+from ..runner.work_order import load_work_order
+from .changes import apply_changes, read_changes
+from .interrupts import Interrupts
+from .live import Display
+from .loops import run_to_end
+from .output import write_json
+from .screens import show_card, show_end, show_report
+from .screens import show_preflight as show_preflight_on
+from .settings import Settings
+
+__all__ = ["named_or_newest", "resume_run", "run_order", "show_preflight"]
+
+
+def show_preflight(settings: Settings, order: Path, *, concurrency: int | None, new: bool) -> int:
+    """``run --dry-run``: check everything, call nothing, change nothing."""
+    description = describe(load_work_order(order), ADAPTERS)
+    known = _known_run(settings.ledger_path, description, new=new)
+    if known is None or known.state != "finished":
+        run_to_end(settings, check_ready(description.targets.values()))
+    found = _preflight(settings, description, known, concurrency)
+    if settings.json:
+        write_json(found)
+    else:
+        show_preflight_on(settings.screen(), found)
+    return 0
+
+
+def run_order(settings: Settings, order: Path, *, limit: int | None, concurrency: int | None, new: bool) -> int:
+    """``run``: an unfinished run of the work order goes on, a finished one prints its report."""
+    description = describe(load_work_order(order), ADAPTERS)
+    path = settings.ledger_path
+    known = _known_run(path, description, new=new)
+    if known is None or known.state != "finished":
+        # Before anything is written: a run that could not dispatch would only be in the way.
+        run_to_end(settings, check_ready(description.targets.values()))
+    if known is None and not settings.json:
+        show_preflight_on(settings.screen(), _preflight(settings, description, known, concurrency))
+    with Ledger.open(path, create=True) as ledger:
+        session = find_or_create(ledger, description, new=new)
+        return _execute(settings, ledger, session, limit=limit, concurrency=concurrency)
+
+
+def resume_run(
+    settings: Settings,
+    run: str | None,
+    *,
+    retry: str | None,
+    amend: Sequence[str],
+    reason: str | None,
+    limit: int | None,
+    concurrency: int | None,
+) -> int:
+    """``resume``: recover a run and go on."""
+    changes = read_changes(retry=retry, amend=amend, reason=reason)
+    with Ledger.open(settings.ledger_path) as ledger:
+        found = named_or_newest(ledger, run, retry=retry is not None)
+        session = reopened(ledger, found.run_id, ADAPTERS)
+        run_to_end(settings, check_ready(session.description.targets.values()))
+        apply_changes(ledger, found, changes)
+        if changes:
+            session = reopened(ledger, found.run_id, ADAPTERS)
+        return _execute(settings, ledger, session, limit=limit, concurrency=concurrency)
+
+
+def named_or_newest(ledger: Ledger, run: str | None, *, retry: bool = False) -> RunRow:
+    """The run that is meant; raises RunNotFound."""
+    with ledger.reading() as reader:
+        found = newest_unfinished(reader) if run is None else find_run(reader, run)
+    if found is None:
+        more = "; to retry in one that has ended, name it" if retry else ""
+        raise RunNotFound("there is no unfinished run", f"list the runs with `tallystick runs`{more}")
+    return found
+
+
+def _known_run(path: Path, description: Description, *, new: bool) -> RunRow | None:
+    """The run that ``run`` would go on with, if there is one; raises IdentityChanged as `find_or_create` will."""
+    with contextlib.ExitStack() as stack:
+        try:
+            ledger = stack.enter_context(Ledger.open(path))
+        except LedgerMissing:
+            return None
+        if new:
+            return None
+        with ledger.reading() as reader:
+            found = run_by_digest(reader, description.digest)
+            other = None if found else unfinished_of_name(reader, description.order.name)
+        if other is not None:
+            refuse_changes(other.run_id, compare(_identity_of(other), description.identity))
+        return found
+
+
+def _identity_of(run: RunRow) -> dict[str, object]:
+    from ..ledger.canonical import parse_json
+
+    found = parse_json(run.identity)
+    assert isinstance(found, dict)
+    return dict(found)
+
+
+def _preflight(
+    settings: Settings, description: Description, known: RunRow | None, concurrency: int | None
+) -> Preflight:
+    path = settings.ledger_path
+    return preflight_of(
+        description,
+        ledger=str(path.resolve()),
+        ledger_exists=path.exists(),
+        action="create" if known is None else "report" if known.state == "finished" else "continue",
+        run=None if known is None else known.run_id,
+        concurrency=concurrency,
+    )
+
+
+def _execute(
+    settings: Settings, ledger: Ledger, session: Session, *, limit: int | None, concurrency: int | None
+) -> int:
+    switch = StopSwitch()
+    command = f"tallystick resume {session.run.run_id}{settings.ledger_option}"
+    with Interrupts(switch, last_words=f"Go on with: {command}"):
+        outcome = run_to_end(settings, _session(settings, ledger, session, switch, limit, concurrency))
+    end = run_end(ledger, outcome, ledger_option=settings.ledger_option)
+    if settings.json:
+        write_json(end)
+    elif session.run.state == "finished":
+        show_report(settings.screen(), report_of(ledger, outcome.run_id, ledger_option=settings.ledger_option))
+    else:
+        show_end(settings.screen(), end)
+    return int(outcome.exit_status)
+
+
+async def _session(
+    settings: Settings,
+    ledger: Ledger,
+    session: Session,
+    switch: StopSwitch,
+    limit: int | None,
+    concurrency: int | None,
+) -> RunOutcome:
+    grace = session.description.order.execution.grace_seconds
+    display = Display(settings, ledger, session.run.run_key, switch, grace_seconds=grace)
+
+    def started(coordinator: Coordinator, tally: Tally) -> None:
+        if not settings.json:
+            show_card(settings.screen(), ledger, session, coordinator, tally)
+            display.start(tally)
+
+    try:
+        return await run_session(
+            ledger, session, stop=switch, concurrency=concurrency, slots_max=limit, on_start=started
+        )
+    finally:
+        await display.end()

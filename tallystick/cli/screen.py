@@ -1,0 +1,135 @@
+"""Where text goes: with colour and tables on a terminal, as plain lines elsewhere.
+
+Everything that is shown passes here, and here alone it is made harmless: control characters, terminal escapes and
+direction marks become visible escapes, and nothing is taken for markup.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+
+from ..ledger.canonical import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["PlainScreen", "RichScreen", "Screen", "Tone", "is_terminal", "safe", "screen_for"]
+
+_CELL_MAX: Final = 400
+
+
+class Tone(StrEnum):
+    """How a line is meant; the value is its style on a terminal."""
+
+    PLAIN = "default"
+    STRONG = "bold"
+    GOOD = "green"
+    WARNING = "yellow"
+    BAD = "red"
+    DIM = "dim"
+
+
+class Screen(Protocol):
+    """What a command shows things on."""
+
+    def line(self, text: object = "", *, tone: Tone = Tone.PLAIN) -> None:
+        """One line."""
+
+    def pairs(self, rows: Sequence[tuple[str, object]]) -> None:
+        """Labels and what belongs to them."""
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
+        """A table; columns whose heading begins with ``>`` are numbers."""
+
+
+def screen_for(stream: IO[str]) -> Screen:
+    """The screen for that stream."""
+    if not is_terminal(stream):
+        return PlainScreen(stream)
+    from rich.console import Console
+
+    return RichScreen(Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True))
+
+
+def is_terminal(stream: IO[str]) -> bool:
+    """Whether somebody looks at it on a terminal that knows more than lines."""
+    try:
+        return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    except ValueError:
+        return False  # closed
+
+
+def safe(value: object, *, length_max: int = _CELL_MAX) -> str:
+    """The value in one harmless line."""
+    text = printable(str(value)).replace("\n", "\\n").replace("\t", "\\t")
+    return text if len(text) <= length_max else text[: length_max - 1] + "…"
+
+
+class PlainScreen:
+    """Lines of text without any escape sequence."""
+
+    def __init__(self, stream: IO[str] | None = None) -> None:
+        self._stream = stream or sys.stdout
+
+    def line(self, text: object = "", *, tone: Tone = Tone.PLAIN) -> None:  # noqa: ARG002
+        self._stream.write(safe(text, length_max=10_000) + "\n")
+        self._stream.flush()
+
+    def pairs(self, rows: Sequence[tuple[str, object]]) -> None:
+        width = max((len(label) for label, _ in rows), default=0)
+        for label, value in rows:
+            self.line(f"{label:<{width}}  {safe(value)}".rstrip())
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
+        if title:
+            self.line(title)
+        cells = [[column.lstrip(">") for column in columns], *([safe(cell) for cell in row] for row in rows)]
+        widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
+        for row in cells:
+            padded = (
+                f"{cell:>{width}}" if column.startswith(">") else f"{cell:<{width}}"
+                for cell, column, width in zip(row, columns, widths, strict=True)
+            )
+            self.line(("  " + "  ".join(padded)).rstrip())
+
+
+class RichScreen:
+    """A terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def line(self, text: object = "", *, tone: Tone = Tone.PLAIN) -> None:
+        self.console.print(self._text(safe(text, length_max=10_000), tone))
+
+    def pairs(self, rows: Sequence[tuple[str, object]]) -> None:
+        from rich.table import Table
+
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="dim", no_wrap=True)
+        grid.add_column(overflow="fold")
+        for label, value in rows:
+            grid.add_row(self._text(safe(label)), self._text(safe(value)))
+        self.console.print(grid)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
+        from rich import box
+        from rich.table import Table
+
+        if title:
+            self.line(title, tone=Tone.STRONG)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for column in columns:
+            table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(self._text(safe(cell)) for cell in row))
+        self.console.print(table)
+
+    def _text(self, text: str, tone: Tone = Tone.PLAIN) -> Any:
+        from rich.text import Text
+
+        return Text(text, style=tone.value)

@@ -1,0 +1,237 @@
+"""The screens of a run: what would be done, what was found, how it stands, how it ended."""
+
+from __future__ import annotations
+
+from ..ledger.coordinators import Coordinator
+from ..ledger.ledger import Ledger
+from ..runner.preflight import BudgetOutlook, Preflight
+from ..runner.report_models import BudgetLine, RunEnd, RunReport, RunStanding, RunStatus
+from ..runner.results import NextMove
+from ..runner.sessions import Session
+from ..runner.tally import Tally
+from .screen import Screen, Tone
+from .words import budget_name, duration, in_words, joined, money_or_count, people_line, plural
+
+__all__ = ["exit_line", "show_card", "show_end", "show_preflight", "show_report", "show_standing", "show_status"]
+
+_TROUBLE_SHOWN = 20
+_ACTIONS = {
+    "create": "a new run begins",
+    "continue": "run {run} goes on",
+    "report": "run {run} is finished; its report is shown and nothing is called",
+}
+
+
+def show_preflight(screen: Screen, found: Preflight) -> None:
+    """Population, worst cost, what identifies the run, what follows a lost answer, and where the ledger lies."""
+    screen.line(f"work order {found.name}: {_ACTIONS[found.action].format(run=found.run)}", tone=Tone.STRONG)
+    names = ", ".join(side.name for side in found.variants)
+    sides = plural(len(found.variants), "variant")
+    size = f"{plural(found.cases, 'case')} × {sides} ({names}) × {plural(found.repetitions, 'repetition')}"
+    tries = f"{plural(found.attempts_max, 'attempt')} each, {plural(found.dispatches_max, 'send')} an attempt"
+    rows = [
+        ("population", f"{size} = {found.planned} planned"),
+        ("limits", f"{tries}, {duration(found.deadline_seconds)} an attempt, {found.concurrency} at a time"),
+        *(("budget", _outlook(line)) for line in found.budgets),
+        *([] if found.budgets else [("budget", "none: nothing but these limits bounds what this run may cost")]),
+        *((side.name, f"{side.kind}; {in_words(side.if_unknown)}") for side in found.variants),
+        ("judges", ", ".join(found.judges) or "none"),
+        ("identity", f"{found.identity_digest[:23]}… (cases {found.cases_digest[:23]}…)"),
+        ("ledger", found.ledger + ("" if found.ledger_exists else " (will be created)")),
+    ]
+    screen.pairs(rows)
+    for line in found.budgets:
+        if line.kind == "hard" and line.enough_for is not None and line.enough_for < line.planned:
+            screen.line(
+                f"the budget of {line.unit} has room for {line.enough_for} of {line.planned} planned"
+                " observations at its declared bound",
+                tone=Tone.WARNING,
+            )
+
+
+def _outlook(line: BudgetOutlook) -> str:
+    limit = money_or_count(line.unit, line.limit)
+    of = "" if line.scope == "run" else f" of {line.scope} {line.name}"
+    head = f"{line.unit}{of}: {'at most' if line.kind == 'hard' else 'stops new work at'} {limit}"
+    if line.least is None or line.worst is None:
+        return f"{head} (soft, no estimate of a call: it may be overrun)"
+    least, worst = money_or_count(line.unit, line.least), money_or_count(line.unit, line.worst)
+    soft = "" if line.kind == "hard" else "; soft: it may be overrun"
+    return f"{head}; {least} if every call is answered the first time, {worst} if every limit is reached{soft}"
+
+
+def show_card(screen: Screen, ledger: Ledger, session: Session, coordinator: Coordinator, tally: Tally) -> None:
+    """What was found when the run was taken up."""
+    found = coordinator.recovered
+    if session.is_new:
+        screen.line(f"run {session.run.run_id} ({session.run.name})")
+        return
+    screen.line(f"run {session.run.run_id} ({session.run.name}) goes on", tone=Tone.STRONG)
+    rows = [("ledger", str(ledger.path)), ("reused", f"{tally.reused} of {tally.planned} are answered already")]
+    if found.dead_workers:
+        flown = found.unknown + found.again + found.interrupted + found.parked
+        rows.append(("found", f"its process died with {plural(flown, 'case')} in flight"))
+    rows += [
+        (label, text)
+        for count, label, text in (
+            (found.again, "again", f"{found.again} may be asked again, as the target declares"),
+            (found.interrupted, "not sent", f"{found.interrupted} had nothing sent and wait again"),
+            (found.unknown, "unknown", f"{found.unknown} may have been done; `tallystick reconcile` settles them"),
+            (found.parked, "parked", f"{found.parked} killed the process too often when they were alone"),
+        )
+        if count
+    ]
+    screen.pairs(rows)
+
+
+def show_end(screen: Screen, end: RunEnd) -> None:
+    """How the run stands after a session."""
+    show_standing(screen, end)
+    _show_exit(screen, end)
+
+
+def show_status(screen: Screen, status: RunStatus) -> None:
+    """How the run stands now, and who executes it."""
+    _head(screen, status)
+    holder = status.executing
+    if holder is None:
+        who = "nobody"
+    elif holder.alive:
+        who = f"process {holder.pid} since {holder.since}"
+    else:
+        who = f"nobody: process {holder.pid} died"
+    screen.pairs([("executing", who)])
+    _figures(screen, status)
+    if holder is None or not holder.alive:
+        _show_exit(screen, status)
+
+
+def show_report(screen: Screen, report: RunReport) -> None:
+    """Population first, then scores, what went wrong, what was spent, and each case that has no observation."""
+    show_standing(screen, report)
+    if report.trouble:
+        shown = report.trouble[:_TROUBLE_SHOWN]
+        rows = [(one.case, one.variant, one.repetition, one.state, one.reason, one.message) for one in shown]
+        screen.table(["case", "variant", ">repetition", "state", "reason", "message"], rows, title="no observation")
+        rest = len(report.trouble) - len(shown) + report.trouble_omitted
+        if rest:
+            screen.line(f"and {rest} more; --json lists them")
+    _show_exit(screen, report)
+
+
+def show_standing(screen: Screen, found: RunStanding) -> None:
+    """Everything that reports, status and ends have in common."""
+    _head(screen, found)
+    _figures(screen, found)
+
+
+def _head(screen: Screen, found: RunStanding) -> None:
+    screen.line(f"run {found.run} ({found.name}): {found.state}", tone=Tone.STRONG)
+    screen.pairs([("ledger", found.ledger), ("population", people_line(found.population))])
+
+
+def _figures(screen: Screen, found: RunStanding) -> None:
+    if found.scores:
+        rows = [
+            (
+                one.judge, one.variant, f"{one.passed} of {one.judged}", _rate(one.passed, one.judged),
+                "" if one.mean is None else f"{one.mean:.4g}", f"{one.judged} of {one.planned}",
+                joined(f"{count} {reason}" for reason, count in one.no_verdict.items()),
+            )
+            for one in found.scores
+        ]  # fmt: skip
+        screen.table(["judge", "variant", ">passed", ">rate", ">mean", ">judged", "no verdict"], rows, title="scores")
+    if found.reasons:
+        reasons = [(one.count, one.state, one.reason) for one in found.reasons]
+        screen.table([">count", "state", "reason"], reasons, title="why there is no observation")
+    if found.budgets:
+        _budgets(screen, found.budgets)
+    screen.pairs(_totals(found))
+
+
+def _budgets(screen: Screen, lines: list[BudgetLine]) -> None:
+    has_waste = any(line.counted is not None for line in lines)
+    columns = ["budget", ">limit", ">spent", ">held", ">held by unknown", ">left"]
+    rows = []
+    for line in lines:
+        spent = money_or_count(line.unit, line.settled)
+        row = [
+            budget_name(line) + ("" if line.kind == "hard" else " (soft)"), money_or_count(line.unit, line.limit),
+            f"≥ {spent}" if line.unknown_uses and line.unit != "dispatches" else spent,
+            money_or_count(line.unit, line.held), money_or_count(line.unit, line.held_by_unknown),
+            money_or_count(line.unit, line.left),
+        ]  # fmt: skip
+        if has_waste:
+            row += [money_or_count(line.unit, line.counted), money_or_count(line.unit, line.wasted)]
+        rows.append(row)
+    screen.table([*columns, *([">counted", ">wasted"] if has_waste else [])], rows, title="budgets")
+    for line in lines:
+        if line.unknown_uses:
+            screen.line(
+                f"{plural(line.unknown_uses, 'dispatch', 'dispatches')} did not say how many {line.unit} they used and"
+                " count at their bound",
+                tone=Tone.DIM,
+            )
+
+
+def _totals(found: RunStanding) -> list[tuple[str, str]]:
+    totals = found.totals
+    states = joined(f"{count} {state}" for state, count in totals.dispatches_by_state.items())
+    sent = f"{totals.calls} in {plural(totals.attempts, 'attempt')}, sent {plural(totals.dispatches, 'time')}"
+    rows = [("calls", f"{sent}: {states}" if states else sent)]
+    if totals.wasted_dispatches:
+        rows.append(("wasted", f"{totals.wasted_dispatches} sent without giving an observation that counts"))
+    if totals.tokens_in is not None or totals.tokens_out is not None:
+        rows.append(("tokens", f"{totals.tokens_in or 0} in, {totals.tokens_out or 0} out, as far as they were told"))
+    if totals.cost_usd is not None:
+        unpriced = totals.unpriced_dispatches
+        rows.append(("cost", f"${totals.cost_usd}" + (f"; at least, {unpriced} had no price" if unpriced else "")))
+    if found.unknown.count:
+        why = joined(f"{count} {reason}" for reason, count in found.unknown.reasons.items())
+        rows.append(("unknown outcomes", f"{found.unknown.count}: {why}"))
+    return rows
+
+
+def _rate(passed: int, judged: int) -> str:
+    return f"{passed / judged:.1%}" if judged else "-"
+
+
+def _show_exit(screen: Screen, found: RunStanding) -> None:
+    text, tone = exit_line(found)
+    screen.line(text, tone=tone)
+
+
+def exit_line(found: RunStanding) -> tuple[str, Tone]:
+    """How it ended and what helps, in one line."""
+    people, command = found.population, f"`{found.command}`"
+    stopped = found.session.stopped if isinstance(found, RunEnd) else None
+    left = people.pending + people.in_flight
+    if stopped and left:
+        return f"stopped ({stopped}) with {left} left: {command} goes on", Tone.WARNING
+    match NextMove(found.next):
+        case NextMove.NOTHING if found.state == "cancelled":
+            return "cancelled: what had not begun was given up", Tone.WARNING
+        case NextMove.NOTHING:
+            return "complete: every planned observation is selected", Tone.GOOD
+        case NextMove.RESUME:
+            when = f" (not before {found.not_before})" if found.not_before else ""
+            return f"not finished, {left} left: {command} goes on{when}", Tone.WARNING
+        case NextMove.FUND:
+            return f"out of budget, {people.unavailable} could not be attempted: {command}", Tone.BAD
+        case NextMove.ADOPT:
+            return f"this ledger holds a {found.custody} of the run and cannot continue it", Tone.WARNING
+        case NextMove.DECIDE:
+            return f"finished, and something needs a decision: {_open(found)}; {command}", Tone.WARNING
+
+
+def _open(found: RunStanding) -> str:
+    people = found.population
+    parts = [
+        f"{count} {word}"
+        for word, count in (
+            ("unknown", people.unknown), ("parked", people.parked), ("unavailable", people.unavailable),
+            ("failed", people.failed), ("without a verdict", sum(sum(one.no_verdict.values()) for one in found.scores)),
+        )
+        if count
+    ]  # fmt: skip
+    return ", ".join(parts)
