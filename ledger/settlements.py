@@ -110,12 +110,17 @@ def _settle_attempt(tx: Transaction, key: DispatchKey, settlement: Settlement) -
             )  # fmt: skip
         case Decision.NOT_LANDED:
             _end(tx, key, settlement, DispatchState.REFUSED, AttemptState.NOT_LANDED)
-            return _slot(tx, key, SlotState(state), is_open=is_open, wanted=SlotState.PENDING, reason="not_landed")
+            wanted = SlotState.CANCELLED if _is_given_up(tx, key.run_key) else SlotState.PENDING
+            return _slot(tx, key, SlotState(state), is_open=is_open, wanted=wanted, reason="not_landed")
         case Decision.GIVE_UP:
             _end(tx, key, settlement, DispatchState.ABANDONED, AttemptState.ABANDONED)
             return _slot(
                 tx, key, SlotState(state), is_open=is_open and not goes_on, wanted=SlotState.FAILED, reason="given_up"
             )
+
+
+def _is_given_up(tx: Transaction, run_key: int) -> bool:
+    return bool(tx.row("SELECT state = 'cancelled' FROM runs WHERE run_key = ?", (run_key,))[0])
 
 
 def _landed(tx: Transaction, key: DispatchKey, settlement: Settlement, state: SlotState, *, is_open: bool) -> SlotState:

@@ -256,3 +256,9 @@ def race_for_run(path: str, run_id: str) -> None:
         else:
             tell("mine")
         hear()
+
+
+def plan(path: str, cases: str) -> None:
+    with Ledger.open(path) as ledger:
+        tell(factories.new_run(ledger, int(cases)).run_id)
+        hear()

@@ -223,9 +223,10 @@ def test_what_was_in_flight_becomes_what_its_target_declares(
     suspect = int(if_unknown != "keep")
     assert rows == [(state, step, suspect), (state, step, suspect), ("pending", "new", 0)]
     assert attempt_states(ledger, run.run_key) == ["unknown"]
-    assert every(ledger, "SELECT state, reason, settled_by FROM dispatches") == [
-        ("unknown", "coordinator.died", "recovery")
-    ] * 2
+    assert (
+        every(ledger, "SELECT state, reason, settled_by FROM dispatches")
+        == [("unknown", "coordinator.died", "recovery")] * 2
+    )
     assert budget_row(ledger, run.run_key)[0] == 2
 
 
@@ -327,9 +328,10 @@ def test_no_case_is_blamed_for_a_death_in_company(ledger: Ledger) -> None:
     for _ in range(4):
         killed(ledger, run.run_id, 1, 2, if_unknown="repeat")
         leave(ledger, open_run(ledger, run.run_id))
-    assert every(ledger, "SELECT state, solitary_deaths, suspect FROM slots ORDER BY slot_no")[:2] == [
-        ("pending", 0, 1)
-    ] * 2
+    assert (
+        every(ledger, "SELECT state, solitary_deaths, suspect FROM slots ORDER BY slot_no")[:2]
+        == [("pending", 0, 1)] * 2
+    )
 
 
 def test_no_case_is_blamed_when_it_was_alone_only_by_chance(ledger: Ledger) -> None:
