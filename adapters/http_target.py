@@ -150,6 +150,7 @@ class HttpTarget:
 
     async def _exchange(self, request: WireRequest, reply: Reply, progress: WireProgress) -> Outcome:
         assert self._wire is not None, "open() comes before dispatch()"
+        redirected = 0
         for _ in range(_HOPS_MAX + 1):
             bytes_max = self._table.body_bytes_max
             await self._wire.send(request, reply, progress=progress, body_bytes_max=bytes_max)
@@ -159,9 +160,10 @@ class HttpTarget:
             followed = self._next_hop(request, reply)
             if isinstance(followed, str):
                 return _redirect(reply, followed)
-            request = followed
+            request, redirected = followed, reply.status
             reply.status, reply.headers = 0, ()
             progress.partial.clear()
+        reply.status = redirected
         return _redirect(reply, f"more than {_HOPS_MAX} redirects")
 
     def _next_hop(self, request: WireRequest, reply: Reply) -> WireRequest | str:

@@ -115,8 +115,12 @@ class Wire:
             reply.fault = fault
         finally:
             await response.aclose()
-        if connection is not None and connection.is_idle():
+        if connection is None:
+            return
+        if connection.is_idle() and _has_nothing_more(connection):
             self._idle.append((asyncio.get_running_loop().time(), connection))
+        else:
+            await connection.aclose()
 
     async def _connection(self) -> httpcore.AsyncHTTPConnection:
         oldest = asyncio.get_running_loop().time() - self._keepalive_seconds
@@ -133,6 +137,15 @@ class Wire:
             await self._idle.pop()[1].aclose()
         if self._proxy is not None:
             await self._proxy.aclose()
+        await asyncio.sleep(0)  # the loop closes the sockets one turn later, and may be about to end
+
+
+def _has_nothing_more(connection: httpcore.AsyncHTTPConnection) -> bool:
+    # Bytes after the reply would be taken for the reply to the next request. httpcore does not say whether there are
+    # any; where its parser cannot be asked, the connection is not used again.
+    parser = getattr(getattr(connection, "_connection", None), "_h11_state", None)
+    trailing: tuple[bytes, bool] = getattr(parser, "trailing_data", (b"?", True))
+    return not trailing[0]
 
 
 def _proxy_pool(proxy: str, ssl_context: ssl.SSLContext | None, network: Network) -> httpcore.AsyncHTTPProxy:
