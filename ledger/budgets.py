@@ -156,8 +156,9 @@ def amend(tx: Transaction, run_key: int, budget_no: int, *, limit: int, reason: 
 def _let_wait_again(tx: Transaction, run_key: int) -> None:
     """What a full budget had kept from being attempted waits for it again."""
     count = tx.change(
-        "UPDATE slots SET state = 'pending', reason = NULL, next_step = 'new', not_before_us = 0"
-        " WHERE run_key = ? AND state = 'unavailable' AND reason = 'budget'",
+        "UPDATE slots INDEXED BY slots_in_trouble SET state = 'pending', reason = NULL, next_step = 'new',"
+        " not_before_us = 0 WHERE run_key = ? AND state = 'unavailable' AND reason = 'budget'"
+        " AND state NOT IN ('pending', 'in_flight', 'selected')",
         (run_key,),
     )
     if count:

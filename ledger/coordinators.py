@@ -147,8 +147,12 @@ def _resumable(tx: Transaction, run_id: str) -> int:
 
 
 def _recover(tx: Transaction, run_key: int, holder: Holder | None, solitary_deaths_max: int) -> Recovered:
-    left = tx.rows("SELECT slot_no, attempts, solitary_deaths FROM slots WHERE run_key = ? AND state = 'in_flight'",
-                   (run_key,))  # fmt: skip
+    # Without the name of the index the whole run would be read: its primary key looks as good to the planner.
+    left = tx.rows(
+        "SELECT slot_no, attempts, solitary_deaths FROM slots INDEXED BY slots_in_flight"
+        " WHERE run_key = ? AND state = 'in_flight'",
+        (run_key,),
+    )
     if not left:
         return Recovered((holder.worker_id,) if holder else ())
     counts = {"unknown": 0, "again": 0, "interrupted": 0, "parked": 0}

@@ -106,7 +106,7 @@ def in_flight_slots(reader: Reader, run_key: int) -> list[InFlight]:
     """Every slot in flight with its newest call; bounded by the concurrency that the run had."""
     rows = reader.rows(
         "SELECT slot_no, case_no, variant_no, repetition, attempts FROM slots"
-        " WHERE run_key = ? AND state = 'in_flight' ORDER BY slot_no",
+        " INDEXED BY slots_in_flight WHERE run_key = ? AND state = 'in_flight' ORDER BY slot_no",
         (run_key,),
     )
     return [_in_flight(reader, run_key, *row) for row in rows]

@@ -23,8 +23,8 @@ def ask_to_stop(tx: Transaction, run_key: int, *, reason: str) -> None:
 def finish_run(tx: Transaction, run_key: int) -> bool:
     """End the run if no slot waits or is in flight; says whether it is ended."""
     left = tx.row(
-        "SELECT EXISTS (SELECT 1 FROM slots WHERE run_key = ? AND state = 'pending')"
-        " OR EXISTS (SELECT 1 FROM slots WHERE run_key = ? AND state = 'in_flight')",
+        "SELECT EXISTS (SELECT 1 FROM slots INDEXED BY slots_pending WHERE run_key = ? AND state = 'pending')"
+        " OR EXISTS (SELECT 1 FROM slots INDEXED BY slots_in_flight WHERE run_key = ? AND state = 'in_flight')",
         (run_key, run_key),
     )[0]
     if left:
@@ -40,8 +40,9 @@ def mark_unavailable(tx: Transaction, run_key: int, *, reason: str, variant_no: 
     """Say of up to some thousand waiting slots that they could not be attempted; returns how many, 0 at the end."""
     which = "" if variant_no is None else f" AND variant_no = {int(variant_no)}"
     count = tx.change(
-        "UPDATE slots SET state = 'unavailable', reason = ? WHERE run_key = ? AND slot_no IN (SELECT slot_no FROM slots"
-        f" WHERE run_key = ? AND state = 'pending'{which} LIMIT {_CHUNK})",
+        "UPDATE slots SET state = 'unavailable', reason = ? WHERE run_key = ? AND slot_no IN"
+        " (SELECT slot_no FROM slots INDEXED BY slots_pending WHERE run_key = ? AND state = 'pending'"
+        f"{which} LIMIT {_CHUNK})",
         (reason, run_key, run_key),
     )
     if count:
@@ -52,8 +53,8 @@ def mark_unavailable(tx: Transaction, run_key: int, *, reason: str, variant_no: 
 def abandon_run(tx: Transaction, run_key: int, *, reason: str, made_by: str) -> int:
     """Give up what has not begun; the run is cancelled. Raises RunNotResumable while something is in flight."""
     state, in_flight = tx.row(
-        "SELECT state, EXISTS (SELECT 1 FROM slots WHERE run_key = runs.run_key AND slots.state = 'in_flight')"
-        " FROM runs WHERE run_key = ?",
+        "SELECT state, EXISTS (SELECT 1 FROM slots INDEXED BY slots_in_flight"
+        " WHERE run_key = runs.run_key AND slots.state = 'in_flight') FROM runs WHERE run_key = ?",
         (run_key,),
     )
     if in_flight or state not in ("open", "finished"):
@@ -62,7 +63,7 @@ def abandon_run(tx: Transaction, run_key: int, *, reason: str, made_by: str) -> 
             "stop its coordinator first (`tallystick cancel`), or resume it once so that what is in flight is settled",
         )
     count = tx.change(
-        "UPDATE slots SET state = 'cancelled', reason = 'given_up', next_step = 'new'"
+        "UPDATE slots INDEXED BY slots_pending SET state = 'cancelled', reason = 'given_up', next_step = 'new'"
         " WHERE run_key = ? AND state = 'pending'",
         (run_key,),
     )
@@ -85,8 +86,9 @@ def retry(tx: Transaction, run_key: int, *, state: str, reason: str | None) -> i
         )
     which, values = ("", ()) if reason is None else (" AND reason = ?", (reason,))
     count = tx.change(
-        "UPDATE slots SET state = 'pending', reason = NULL, next_step = 'new', not_before_us = 0, suspect = 0,"
-        f" solitary_deaths = 0 WHERE run_key = ? AND state = ?{which}",
+        "UPDATE slots INDEXED BY slots_in_trouble SET state = 'pending', reason = NULL, next_step = 'new',"
+        " not_before_us = 0, suspect = 0, solitary_deaths = 0 WHERE run_key = ? AND state = ?"
+        f" AND state NOT IN ('pending', 'in_flight', 'selected'){which}",
         (run_key, state, *values),
     )
     if count:

@@ -275,7 +275,8 @@ def test_an_attempt_of_which_nothing_is_unknown_is_interrupted_and_tried_again(l
 def test_what_has_ended_is_not_touched_by_a_recovery(ledger: Ledger) -> None:
     run = new_run(ledger)
     coordinator = open_run(ledger, run.run_id)
-    ledger.write(lambda tx, key=begin(ledger, run.run_key, 1).key: observe(tx, key))  # type: ignore[misc]
+    key = begin(ledger, run.run_key, 1).key
+    ledger.write(lambda tx: observe(tx, key))
     unknown = begin(ledger, run.run_key, 2).key
     ledger.write(lambda tx: attempts.lose(tx, unknown, lost(), waiting=None))
     leave(ledger, coordinator)
@@ -346,7 +347,8 @@ def test_a_suspect_that_answers_is_cleared(ledger: Ledger) -> None:
     run = new_run(ledger)
     killed(ledger, run.run_id, 1, 2, if_unknown="repeat")
     open_run(ledger, run.run_id)
-    ledger.write(lambda tx, key=begin(ledger, run.run_key, 1).key: observe(tx, key))  # type: ignore[misc]
+    key = begin(ledger, run.run_key, 1).key
+    ledger.write(lambda tx: observe(tx, key))
     assert every(ledger, "SELECT suspect FROM slots ORDER BY slot_no") == [(0,), (1,), (0,)]
 
 

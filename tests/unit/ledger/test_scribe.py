@@ -336,7 +336,7 @@ def test_after_a_failed_checkpoint_the_batch_is_kept_and_nothing_more_is_written
 
 
 def test_an_awaited_work_gives_its_result_or_its_own_error(ledger: Ledger) -> None:
-    async def main() -> list[Any]:
+    async def main() -> Any:
         return await asyncio.gather(
             ledger.write_async(put("a")),
             ledger.write_async(fails(LookupError("mine"))),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import collections
+import errno
+import fcntl
 import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -134,9 +137,9 @@ def test_a_stopped_holder_whose_pid_was_a_workers_is_not_killed(change: str, tmp
     with Child("hold_worker_lock", tmp_path / "workers" / "w1.lock") as child:
         assert child.line() == "held"
         identity = ProcessIdentity(child.pid, start_ticks(child.pid), boot_id(), host_id())
-        other = {"start_ticks": identity.start_ticks - 1, "boot_id": "another", "host": "another"}[change]
-        lie = attrs.evolve(identity, **{change: other})
-        (tmp_path / "workers" / "w1.lock").write_text(json.dumps(attrs.asdict(lie)))
+        truth: dict[str, Any] = attrs.asdict(identity)
+        lie = truth | {change: truth[change] - 1 if change == "start_ticks" else "another"}
+        (tmp_path / "workers" / "w1.lock").write_text(json.dumps(lie))
         child.stop()
         assert not folder.remove_stalled(child.pid)
         assert child.process.poll() is None
@@ -200,11 +203,11 @@ def test_a_deadlock_that_stays_is_reported_after_a_bounded_number_of_tries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def always(*_: object) -> None:
-        raise OSError(file_locks.errno.EDEADLK, "deadlock")
+        raise OSError(errno.EDEADLK, "deadlock")
 
     lock = LockFile(tmp_path / "a")
     monkeypatch.setattr(file_locks, "_DEADLOCK_RETRIES_MAX", 3)
-    monkeypatch.setattr(file_locks.fcntl, "lockf", always)
+    monkeypatch.setattr(fcntl, "lockf", always)
     with pytest.raises(OSError, match="could not be had"):
         lock.acquire()
     monkeypatch.undo()
