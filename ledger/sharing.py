@@ -12,7 +12,7 @@ from .clocks import Clock
 from .desk import Desk
 from .errors import LedgerError, LedgerForked, LedgerReadOnly
 from .identifiers import IdSource
-from .location import make_side_folder
+from .location import make_side_folder, side_folder
 from .processes import ProcessIdentity
 from .schema import workers
 from .scribe import Scribe
@@ -106,7 +106,9 @@ class Shared:
 
     def _worker_folder(self) -> WorkerFolder:
         if self._folder is None:
-            self._folder = WorkerFolder(make_side_folder(self.path) / "workers")
+            # Whoever only looks changes nothing, and may look at a ledger that it cannot write to.
+            there = side_folder(self.path) / "workers"
+            self._folder = WorkerFolder(there if there.is_dir() else make_side_folder(self.path) / "workers")
         return self._folder
 
     def _become_worker(self) -> Scribe:
