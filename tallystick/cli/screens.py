@@ -12,7 +12,16 @@ from ..runner.tally import Tally
 from .screen import Screen, Tone
 from .words import budget_name, duration, in_words, joined, money_or_count, people_line, plural
 
-__all__ = ["exit_line", "show_card", "show_end", "show_preflight", "show_report", "show_standing", "show_status"]
+__all__ = [
+    "exit_line",
+    "show_card",
+    "show_end",
+    "show_exit",
+    "show_preflight",
+    "show_report",
+    "show_standing",
+    "show_status",
+]
 
 _TROUBLE_SHOWN = 20
 _ACTIONS = {
@@ -87,7 +96,7 @@ def show_card(screen: Screen, ledger: Ledger, session: Session, coordinator: Coo
 def show_end(screen: Screen, end: RunEnd) -> None:
     """How the run stands after a session."""
     show_standing(screen, end)
-    _show_exit(screen, end)
+    show_exit(screen, end)
 
 
 def show_status(screen: Screen, status: RunStatus) -> None:
@@ -103,7 +112,7 @@ def show_status(screen: Screen, status: RunStatus) -> None:
     screen.pairs([("executing", who)])
     _figures(screen, status)
     if holder is None or not holder.alive:
-        _show_exit(screen, status)
+        show_exit(screen, status)
 
 
 def show_report(screen: Screen, report: RunReport) -> None:
@@ -116,7 +125,7 @@ def show_report(screen: Screen, report: RunReport) -> None:
         rest = len(report.trouble) - len(shown) + report.trouble_omitted
         if rest:
             screen.line(f"and {rest} more; --json lists them")
-    _show_exit(screen, report)
+    show_exit(screen, report)
 
 
 def show_standing(screen: Screen, found: RunStanding) -> None:
@@ -196,7 +205,8 @@ def _rate(passed: int, judged: int) -> str:
     return f"{passed / judged:.1%}" if judged else "-"
 
 
-def _show_exit(screen: Screen, found: RunStanding) -> None:
+def show_exit(screen: Screen, found: RunStanding) -> None:
+    """What helps next, or that nothing is needed."""
     text, tone = exit_line(found)
     screen.line(text, tone=tone)
 

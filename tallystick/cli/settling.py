@@ -1,0 +1,199 @@
+"""``reconcile``: list unknown outcomes, or settle those that are chosen, after showing what that would do."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import attrs
+import click
+from pydantic import BaseModel, ConfigDict
+
+from ..ledger.canonical import canonical_text, digest_of_bytes
+from ..ledger.errors import CustodyElsewhere, NothingToSettle, TransitionRefused, UsageError
+from ..ledger.ledger import Ledger
+from ..ledger.run_reads import RunRow, find_run
+from ..ledger.settlements import Decision, Settlement
+from ..ledger.slot_reads import Unknown, unknown_outcomes
+from ..runner.reconciling import settle_all
+from ..runner.reports import shown_amount, status_of, unit_key
+from ..runner.unknowns import Preview, preview, unknown_list
+from . import unknown_screen
+from .answer_files import read_landed
+from .changes import made_by
+from .output import write_json
+from .screens import show_exit
+from .settings import Settings
+from .words import joined, money_or_count, plural
+
+__all__ = ["Reconciled", "Wanted", "list_unknown", "settle"]
+
+
+@attrs.frozen
+class Wanted:
+    """The filters."""
+
+    run: str
+    call: str | None = None
+    case: str | None = None
+    variant: str | None = None
+    reason: str | None = None
+
+
+class SettledLine(BaseModel):
+    """``state`` is what became of the planned observation; null where somebody else had settled it meanwhile."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    call: str
+    dispatch: int
+    case: str
+    state: str | None
+
+
+class Reconciled(BaseModel):
+    """What ``reconcile`` says after a decision."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal["tallystick.reconciled/1"] = "tallystick.reconciled/1"
+    ledger: str
+    run: str
+    decision: str
+    made_by: str
+    reason: str
+    settled: list[SettledLine]
+    next: str
+    command: str
+    exit_status: int
+
+
+def list_unknown(settings: Settings, wanted: Wanted) -> int:
+    """Show each unknown outcome with what is known of it; change nothing."""
+    with Ledger.open(settings.ledger_path) as ledger:
+        run, chosen, _ = _find(ledger, wanted)
+        standing = status_of(ledger, run.run_id, ledger_option=settings.ledger_option)
+    found = unknown_list(
+        str(ledger.path), run, chosen,
+        next_move=standing.next, command=standing.command, exit_status=standing.exit_status,
+    )  # fmt: skip
+    if settings.json:
+        write_json(found)
+    else:
+        unknown_screen.show_unknown(settings.screen(), found)
+    return 0
+
+
+def settle(
+    settings: Settings, wanted: Wanted, *, landed: Path | None, not_landed: bool, reason: str | None, yes: bool
+) -> int:
+    """Settle the chosen outcomes by the operator's word."""
+    if not reason:
+        raise UsageError("a decision needs a --reason, which is kept in the ledger", "say how it is known")
+    decision = Decision.LANDED if landed else Decision.NOT_LANDED if not_landed else Decision.GIVE_UP
+    with Ledger.open(settings.ledger_path) as ledger:
+        run, chosen, everything = _find(ledger, wanted)
+        if run.custody != "held":
+            raise CustodyElsewhere(f"run {run.run_id} is a {run.custody} here", "settle where it is held", run.run_id)
+        decided = _settlements(chosen, decision, landed, reason) if chosen else []
+        if not decided:
+            raise NothingToSettle(
+                f"no unknown outcome of run {run.run_id} fits", "list them with `tallystick reconcile` and no decision"
+            )
+        by_key = {(one.call_id, one.dispatch_no): one for one in chosen}
+        affected = [by_key[one.call_id, one.dispatch_no] for one in decided]
+        if not _is_wanted(settings, preview(affected, everything, decision, run=run), decision, yes=yes):
+            return 0
+        settled = [_settle_one(ledger, one, case=other.case_id) for one, other in zip(decided, affected, strict=True)]
+        _tell(settings, ledger, run, decision, reason, settled)
+    return 0
+
+
+def _find(ledger: Ledger, wanted: Wanted) -> tuple[RunRow, list[Unknown], list[Unknown]]:
+    with ledger.reading() as reader:
+        run = find_run(reader, wanted.run)
+        everything = unknown_outcomes(reader, run.run_key)
+        chosen = unknown_outcomes(
+            reader, run.run_key,
+            call_id=wanted.call, case_id=wanted.case, variant=wanted.variant, reason=wanted.reason,
+        )  # fmt: skip
+    return run, chosen, everything
+
+
+def _settlements(chosen: Sequence[Unknown], decision: Decision, landed: Path | None, reason: str) -> list[Settlement]:
+    who = made_by()
+    if landed is None:
+        return [Settlement(one.call_id, one.dispatch_no, decision, who, reason) for one in chosen]
+    found = []
+    for one in read_landed(landed, chosen):
+        answer = canonical_text(one.answer)
+        found.append(Settlement(
+            one.unknown.call_id, one.unknown.dispatch_no, decision, who, reason, one.facts, answer,
+            digest_of_bytes(answer.encode()),
+        ))  # fmt: skip
+    return found
+
+
+def _settle_one(ledger: Ledger, settlement: Settlement, *, case: str) -> SettledLine:
+    state: str | None = None
+    with contextlib.suppress(TransitionRefused):  # somebody else has settled it meanwhile
+        state = settle_all(ledger, [settlement])[0].value
+    return SettledLine(call=settlement.call_id, dispatch=settlement.dispatch_no, case=case, state=state)
+
+
+def _is_wanted(settings: Settings, found: Preview, decision: Decision, *, yes: bool) -> bool:
+    screen = settings.progress_screen()
+    if not settings.json:
+        for line in preview_lines(found, decision):
+            screen.line(line)
+    if yes:
+        return True
+    if settings.json or not sys.stdin.isatty():
+        raise UsageError("this is no terminal to ask on, and nothing was changed", "add --yes to settle without asking")
+    if click.confirm("Settle them?", err=True):
+        return True
+    screen.line("nothing was changed")
+    return False
+
+
+def preview_lines(found: Preview, decision: Decision) -> list[str]:
+    """What a decision would do, for people."""
+    became = {"selected": "get their answer", "pending": "wait again", "failed": "fail", "cancelled": "are given up"}
+    cases = joined([
+        *(f"{count} of the planned observations {became[state]}" for state, count in found.states.items()),
+        f"{found.kept} stay as they are, with this as evidence" if found.kept else "",
+    ])  # fmt: skip
+    held = {unit_key(unit): (unit, amount) for unit, amount in found.held.items()}
+    amounts = ", ".join(f"{money_or_count(key, shown_amount(*pair))} {key}" for key, pair in held.items())
+    follows = {
+        Decision.LANDED: "held becomes what was used, or the bound where that is not said",
+        Decision.NOT_LANDED: "held is released",
+        Decision.GIVE_UP: "held counts as spent",
+        Decision.FAILED: "held counts as spent",
+    }
+    lines = [f"{plural(found.count, 'outcome')} would be settled as {decision.replace('_', ' ')}: {cases}"]
+    return [*lines, f"{amounts}: {follows[decision]}"] if amounts else lines
+
+
+def _tell(
+    settings: Settings, ledger: Ledger, run: RunRow, decision: Decision, reason: str, settled: list[SettledLine]
+) -> None:
+    standing = status_of(ledger, run.run_id, ledger_option=settings.ledger_option)
+    if settings.json:
+        write_json(
+            Reconciled(
+                ledger=str(ledger.path), run=run.run_id, decision=decision.value, made_by=made_by(), reason=reason,
+                settled=settled, next=standing.next, command=standing.command, exit_status=standing.exit_status,
+            )
+        )  # fmt: skip
+        return
+    screen = settings.screen()
+    screen.pairs([("ledger", str(ledger.path))])
+    done = [one for one in settled if one.state is not None]
+    screen.line(f"{plural(len(done), 'outcome')} settled as {decision.replace('_', ' ')} by {made_by()}: {reason}")
+    if len(done) < len(settled):
+        screen.line(f"{len(settled) - len(done)} had been settled by somebody else meanwhile")
+    show_exit(screen, standing)

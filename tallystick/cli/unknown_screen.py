@@ -1,0 +1,56 @@
+"""Unknown outcomes with their evidence."""
+
+from __future__ import annotations
+
+import json
+
+from ..runner.case_pages import BytesPart
+from ..runner.unknowns import UnknownLine, UnknownList
+from .screen import Screen, Tone
+from .words import in_words, money_or_count, plural
+
+__all__ = ["show_unknown"]
+
+_SHOWN = 50
+
+
+def show_unknown(screen: Screen, found: UnknownList) -> None:
+    """Each unknown outcome: what was asked, when, how far it came, what it holds, what may follow."""
+    screen.line(f"run {found.run} ({found.name}): {plural(found.count, 'unknown outcome')}", tone=Tone.STRONG)
+    screen.pairs([("ledger", found.ledger)])
+    for one in found.unknown[:_SHOWN]:
+        screen.line()
+        _one(screen, one)
+    if found.count > _SHOWN:
+        screen.line(f"and {found.count - _SHOWN} more; --json lists them, --case, --variant and --reason-is choose")
+    if found.count:
+        screen.line()
+        screen.line(
+            f"settle with `tallystick reconcile {found.run}` and --landed FILE, --not-landed or --give-up,"
+            " and --reason TEXT; choose with --call ID, --case, --variant or --reason-is"
+        )
+
+
+def _one(screen: Screen, one: UnknownLine) -> None:
+    screen.line(f"call {one.call}, send {one.dispatch}", tone=Tone.STRONG)
+    held = ", ".join(f"{money_or_count(unit, amount)} {unit}" for unit, amount in one.held.items())
+    sent = "not known" if one.bytes_sent is None else plural(one.bytes_sent, "byte")
+    if one.is_newest:
+        follows = in_words(one.if_unknown)
+    else:
+        follows = f"the case has gone on since ({one.state}); an answer would be kept as evidence"
+    screen.pairs([
+        ("case", f"{one.case}, {one.variant}, repetition {one.repetition}, attempt {one.attempt}"),
+        ("why", f"{one.reason}: {one.message}" if one.message else one.reason),
+        ("asked", one.intended_at + (f", ended {one.ended_at}" if one.ended_at else "")),
+        ("sent", sent),
+        *([("how", json.dumps(one.head, ensure_ascii=False))] if one.head else []),
+        ("request", _bytes(one.request) if one.request else f"not kept; {one.request_digest}"),
+        *([("received", _bytes(one.received))] if one.received else []),
+        ("held", held or "nothing"),
+        ("then", follows),
+    ])  # fmt: skip
+
+
+def _bytes(part: BytesPart) -> str:
+    return part.text if part.text is not None else f"{plural(part.size, 'byte')} in base64: {part.base64}"
