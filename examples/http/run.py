@@ -7,15 +7,19 @@ import json
 import subprocess
 import sys
 import tempfile
+import tomllib
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 FOLDER = Path(__file__).resolve().parent
 DROP_EVERY = 5
 
 
 def main() -> int:
-    command = [sys.executable, FOLDER / "server.py", "--drop-every", str(DROP_EVERY)]
+    order = tomllib.loads((FOLDER / "order.toml").read_text(encoding="utf-8"))
+    port = urlsplit(order["target"]["url"]).port
+    command = [sys.executable, FOLDER / "server.py", "--port", str(port), "--drop-every", str(DROP_EVERY)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:
         listening = service.stdout.readline()
         if not listening:
@@ -32,8 +36,8 @@ def run(*, ledger: Path, address: str) -> int:
     with urllib.request.urlopen(f"{address}/counts", timeout=10) as answer:
         counts = json.load(answer)
     print()
-    print(f"The service received {counts['received']} requests and worked on {counts['worked']};")
-    print(f"{counts['received'] - counts['worked']} were sent again after a lost answer and answered from memory.")
+    print(f"The service received {counts['received']} requests and did the work of {counts['worked']}.")
+    print(f"{counts['received'] - counts['worked']} came again after a lost answer, and were answered from memory.")
     return status
 
 
