@@ -51,7 +51,11 @@ class Population(Part):
 
 
 class BudgetLine(Part):
-    """``settled`` is a lower bound where ``unknown_uses`` is not 0. ``name`` is the variant or role of the scope."""
+    """``unknown_uses`` counts dispatches that did not say what they used: each is in ``settled`` at its bound.
+
+    ``name`` is the variant or role of the scope. ``counted`` and ``wasted`` part what is settled by whether it gave a
+    selected observation.
+    """
 
     scope: str
     name: str
@@ -69,7 +73,10 @@ class BudgetLine(Part):
 
 
 class TotalsPart(Part):
-    """Everything sent in all sessions; null is unknown, and a sum with ``unpriced`` dispatches is a lower bound."""
+    """Everything sent in all sessions; null is unknown, and a cost with ``unpriced_dispatches`` is a lower bound.
+
+    ``wasted_dispatches`` are those whose outcome is known and that gave no selected observation.
+    """
 
     attempts: int
     calls: int

@@ -10,7 +10,7 @@ from ..ledger.coordinators import coordinator_of
 from ..ledger.ledger import Ledger, Reader
 from ..ledger.run_reads import BudgetState, RunRow
 from ..ledger.slot_reads import next_not_before, scores_of
-from ..ledger.states import SlotState
+from ..ledger.states import DispatchState, SlotState
 from .amounts import usd_text
 from .budget_spec import UNITS, BudgetUnit
 from .report_models import (
@@ -219,9 +219,10 @@ def _budget(state: BudgetState, held: dict[int, int], counted: dict[int, int] | 
 
 def _totals(reader: Reader, run: RunRow) -> TotalsPart:
     found = run_reads.totals_of(reader, run.run_key)
+    undecided = sum(found.by_state.get(state, 0) for state in (DispatchState.INTENDED, DispatchState.UNKNOWN))
     return TotalsPart(
         attempts=found.attempts, calls=found.calls, dispatches=found.dispatches,
-        dispatches_by_state=dict(sorted(found.by_state.items())), wasted_dispatches=found.wasted,
+        dispatches_by_state=dict(sorted(found.by_state.items())), wasted_dispatches=max(0, found.wasted - undecided),
         tokens_in=found.tokens_in, tokens_out=found.tokens_out,
         cost_usd=None if found.cost_nanousd is None else usd_text(found.cost_nanousd),
         unpriced_dispatches=found.unpriced,

@@ -30,6 +30,7 @@ def run_to_end(settings: Settings, main: Coroutine[Any, Any, T]) -> T:
 
 
 def _end_rest(loop: asyncio.AbstractEventLoop) -> bool:
+    loop.set_exception_handler(_say_all_but_left_tasks)
     rest = asyncio.all_tasks(loop)
     for task in rest:
         task.cancel()
@@ -40,3 +41,9 @@ def _end_rest(loop: asyncio.AbstractEventLoop) -> bool:
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
     return False
+
+
+def _say_all_but_left_tasks(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # A target's task that outlived its call was given up and recorded long before the interpreter finds it pending.
+    if "Task was destroyed but it is pending" not in str(context.get("message")):
+        loop.default_exception_handler(context)

@@ -166,7 +166,7 @@ def _budgets(screen: Screen, lines: list[BudgetLine]) -> None:
         spent = money_or_count(line.unit, line.settled)
         row = [
             budget_name(line) + ("" if line.kind == "hard" else " (soft)"), money_or_count(line.unit, line.limit),
-            f"≥ {spent}" if line.unknown_uses and line.unit != "dispatches" else spent,
+            _with_unknown(spent, line),
             money_or_count(line.unit, line.held), money_or_count(line.unit, line.held_by_unknown),
             money_or_count(line.unit, line.left),
         ]  # fmt: skip
@@ -176,11 +176,16 @@ def _budgets(screen: Screen, lines: list[BudgetLine]) -> None:
     screen.table([*columns, *([">counted", ">wasted"] if has_waste else [])], rows, title="budgets")
     for line in lines:
         if line.unknown_uses:
-            screen.line(
-                f"{plural(line.unknown_uses, 'dispatch', 'dispatches')} did not say how many {line.unit} they used and"
-                " count at their bound",
-                tone=Tone.DIM,
-            )
+            silent = plural(line.unknown_uses, "dispatch", "dispatches")
+            screen.line(f"{silent} did not say what {budget_name(line)} they used; each counts at its declared bound",
+                        tone=Tone.DIM)  # fmt: skip
+
+
+def _with_unknown(spent: str, line: BudgetLine) -> str:
+    """A dispatch that does not say what it used counts at its declared bound: the most that it can have used."""
+    if not line.unknown_uses or line.unit == "dispatches":
+        return spent
+    return f"≤ {spent}" if line.kind == "hard" else f"~ {spent}"
 
 
 def _totals(found: RunStanding) -> list[tuple[str, str]]:
@@ -223,6 +228,8 @@ def exit_line(found: RunStanding) -> tuple[str, Tone]:
             return "cancelled: what had not begun was given up", Tone.WARNING
         case NextMove.NOTHING:
             return "complete: every planned observation is selected", Tone.GOOD
+        case NextMove.RESUME if not left:
+            return f"not finished: {command} judges what is answered and ends the run", Tone.WARNING
         case NextMove.RESUME:
             when = f" (not before {found.not_before})" if found.not_before else ""
             return f"not finished, {left} left: {command} goes on{when}", Tone.WARNING

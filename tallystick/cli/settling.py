@@ -27,7 +27,7 @@ from .changes import made_by
 from .output import write_json
 from .screens import show_exit
 from .settings import Settings
-from .words import joined, money_or_count, plural
+from .words import amount_words, joined, plural
 
 __all__ = ["Reconciled", "Wanted", "list_unknown", "settle"]
 
@@ -167,7 +167,7 @@ def preview_lines(found: Preview, decision: Decision) -> list[str]:
         f"{found.kept} stay as they are, with this as evidence" if found.kept else "",
     ])  # fmt: skip
     held = {unit_key(unit): (unit, amount) for unit, amount in found.held.items()}
-    amounts = ", ".join(f"{money_or_count(key, shown_amount(*pair))} {key}" for key, pair in held.items())
+    amounts = ", ".join(amount_words(key, shown_amount(*pair)) for key, pair in held.items())
     follows = {
         Decision.LANDED: "held becomes what was used, or the bound where that is not said",
         Decision.NOT_LANDED: "held is released",

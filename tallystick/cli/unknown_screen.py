@@ -7,7 +7,7 @@ import json
 from ..runner.case_pages import BytesPart
 from ..runner.unknowns import UnknownLine, UnknownList
 from .screen import Screen, Tone
-from .words import in_words, money_or_count, plural
+from .words import amount_words, in_words, plural
 
 __all__ = ["show_unknown"]
 
@@ -33,7 +33,7 @@ def show_unknown(screen: Screen, found: UnknownList) -> None:
 
 def _one(screen: Screen, one: UnknownLine) -> None:
     screen.line(f"call {one.call}, send {one.dispatch}", tone=Tone.STRONG)
-    held = ", ".join(f"{money_or_count(unit, amount)} {unit}" for unit, amount in one.held.items())
+    held = ", ".join(amount_words(unit, amount) for unit, amount in one.held.items())
     sent = "not known" if one.bytes_sent is None else plural(one.bytes_sent, "byte")
     if one.is_newest:
         follows = in_words(one.if_unknown)

@@ -10,6 +10,7 @@ from ..runner.report_models import BudgetLine, Population
 
 __all__ = [
     "IF_UNKNOWN",
+    "amount_words",
     "budget_name",
     "duration",
     "in_words",
@@ -57,6 +58,14 @@ def budget_name(line: BudgetLine) -> str:
 def money_or_count(unit: str, amount: object) -> str:
     """An amount with its unit where that is not in the name already."""
     return f"${amount}" if unit == "usd" else f"{amount} s" if unit == "seconds" else str(amount)
+
+
+def amount_words(unit: str, amount: object) -> str:
+    """An amount that stands alone: ``1 dispatch``, ``$0.01``, ``3 s``, ``12 tokens``."""
+    if unit == "dispatches":
+        return plural(int(str(amount)), "dispatch", "dispatches")
+    shown = money_or_count(unit, amount)
+    return f"{shown} {unit.replace('_', ' ')}" if unit.startswith("tokens") else shown
 
 
 def duration(seconds: float) -> str:
