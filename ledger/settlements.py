@@ -188,7 +188,12 @@ def _slot(
 
 
 def _reopen_run(tx: Transaction, run_key: int, state: SlotState) -> None:
-    if state is SlotState.PENDING:
+    """What waits again, and an answer that no judge has seen yet, let an ended run go on."""
+    goes_on = state is SlotState.PENDING or (
+        state is SlotState.SELECTED
+        and tx.row("SELECT EXISTS (SELECT 1 FROM evaluation_judges WHERE run_key = ?)", (run_key,))[0]
+    )
+    if goes_on:
         tx.change(
             "UPDATE runs SET state = 'open', ended_us = NULL WHERE run_key = ? AND state = 'finished'", (run_key,)
         )
