@@ -27,6 +27,8 @@ __all__ = [
     "fail",
     "fail_unprepared",
     "give_back",
+    "give_up",
+    "is_unknown",
     "keep_late",
     "leave_unknown",
     "lose",
@@ -34,6 +36,7 @@ __all__ = [
     "postpone",
     "refuse",
     "reopen",
+    "stay_unknown",
     "tries_spent",
 ]
 
@@ -118,6 +121,10 @@ _ATTEMPT_AND_DISPATCH = (
     "SELECT a.state, d.state FROM dispatches d JOIN calls c ON c.call_id = d.call_id"
     " JOIN attempts a ON a.run_key = c.run_key AND a.slot_no = c.slot_no AND a.attempt_no = c.attempt_no"
     " WHERE d.call_id = ? AND d.dispatch_no = ?"
+)
+_HAS_UNKNOWN = (
+    "SELECT EXISTS (SELECT 1 FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
+    " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? AND c.owner = 'attempt' AND d.state = 'unknown')"
 )
 _ADD_OBSERVATION = hot_insert(
     observations,
@@ -216,22 +223,52 @@ def refuse(tx: Transaction, key: DispatchKey, facts: DispatchFacts) -> None:
     _event(tx, key, "dispatch.refused", facts)
 
 
-def give_back(tx: Transaction, key: DispatchKey, waiting: Waiting | None, *, reason: str, message: str = "") -> None:
-    """End an attempt of which nothing is unknown and nothing was done.
+def give_back(
+    tx: Transaction, key: DispatchKey, waiting: Waiting | None, *, reason: str, message: str = ""
+) -> SlotState:
+    """End an attempt whose last dispatch was proven not to have been done, and return what became of its slot.
 
     The slot waits again, perhaps not before an instant; without ``waiting`` it is unavailable: tried often enough.
+    Where an earlier dispatch of the attempt is unknown (this one was its resend), the attempt is unknown as before:
+    then the same bytes wait to be sent again, or an operator decides, and never a new request follows.
     """
     facts = DispatchFacts(DispatchState.REFUSED, reason, message)
+    if is_unknown(tx, key):
+        resend = None if waiting is None else Waiting(NextStep.RESEND, waiting.not_before_us)
+        return stay_unknown(tx, key, facts, waiting=resend)
     _move_attempt(tx, key, AttemptState.GIVEN_BACK, AttemptState.RUNNING, facts)
     state = SlotState.PENDING if waiting else SlotState.UNAVAILABLE
     _end_slot(tx, key, state, waiting=waiting, reason=reason)
     _event(tx, key, "attempt.given_back", facts, {"not_before": waiting.not_before_us if waiting else -1})
+    return state
+
+
+def is_unknown(tx: Transaction, key: DispatchKey) -> bool:
+    """Whether some dispatch of the attempt has an unknown outcome."""
+    return bool(tx.row(_HAS_UNKNOWN, (key.run_key, key.slot_no, key.attempt_no))[0])
+
+
+def stay_unknown(
+    tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, waiting: Waiting | None, suspect: bool = False
+) -> SlotState:
+    """End a running attempt as unknown because an earlier dispatch of it is; its last one is settled already."""
+    _move_attempt(tx, key, AttemptState.UNKNOWN, AttemptState.RUNNING, facts)
+    state = SlotState.PENDING if waiting else SlotState.UNKNOWN
+    _end_slot(tx, key, state, waiting=waiting, reason=facts.reason, suspect=suspect)
+    _event(tx, key, "attempt.unknown", facts, {"next": waiting.step if waiting else "decide"})
+    return state
 
 
 def fail(tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, waiting: Waiting | None) -> None:
-    """An answer that is an error: settle it; the slot waits for another attempt, or has failed."""
+    """An answer that is an error: settle it; the slot waits for another attempt, or has failed.
+
+    Where nothing was sent (the request could not be written, the program could not be started) nothing is charged.
+    """
     _end_dispatch(tx, key, facts, DispatchState.INTENDED)
-    budgets.settle(tx, key, facts)
+    if facts.charged:
+        budgets.settle(tx, key, facts)
+    else:
+        budgets.release(tx, key)
     end_failed(tx, key, facts, waiting=waiting)
 
 
@@ -250,10 +287,7 @@ def lose(
     ``waiting`` is what `if_unknown` allows to follow; without it the slot itself is unknown until it is settled.
     """
     _end_dispatch(tx, key, facts, DispatchState.INTENDED)
-    _move_attempt(tx, key, AttemptState.UNKNOWN, AttemptState.RUNNING, facts)
-    state = SlotState.PENDING if waiting else SlotState.UNKNOWN
-    _end_slot(tx, key, state, waiting=waiting, reason=facts.reason, suspect=suspect)
-    _event(tx, key, "attempt.unknown", facts, {"next": waiting.step if waiting else "decide"})
+    stay_unknown(tx, key, facts, waiting=waiting, suspect=suspect)
 
 
 def keep_late(tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, answer: str, answer_digest: str) -> bool:
@@ -387,6 +421,19 @@ def postpone(tx: Transaction, run_key: int, slot_no: int, *, not_before_us: int)
         "UPDATE slots SET not_before_us = ?, suspect = 0 WHERE run_key = ? AND slot_no = ? AND state = 'pending'",
         (not_before_us, run_key, slot_no),
     )
+
+
+def give_up(tx: Transaction, run_key: int, slot_no: int, *, reason: str) -> SlotState:
+    """A waiting slot of which nothing is unknown and that was tried often enough."""
+    tx.move(
+        "slot",
+        "unavailable",
+        "UPDATE slots SET state = 'unavailable', reason = ?, not_before_us = 0, suspect = 0"
+        " WHERE run_key = ? AND slot_no = ? AND state = 'pending' AND next_step = 'new'",
+        (reason, run_key, slot_no),
+    )
+    tx.event(run_key, "slot.unavailable", {"slot": slot_no, "reason": reason})
+    return SlotState.UNAVAILABLE
 
 
 def leave_unknown(tx: Transaction, run_key: int, slot_no: int, *, reason: str) -> None:

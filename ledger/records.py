@@ -108,8 +108,8 @@ class Begun:
 class DispatchFacts:
     """What became of a dispatch, ready to be stored; None is unknown throughout.
 
-    ``usage`` is canonical JSON text of what the target reported. ``charged`` says whether a refused dispatch counts in
-    budgets of dispatches.
+    ``usage`` is canonical JSON text of what the target reported. ``charged`` is false where
+    nothing was sent, so that a refused or failed dispatch costs nothing.
     """
 
     state: DispatchState

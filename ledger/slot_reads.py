@@ -8,7 +8,7 @@ import attrs
 
 from .ledger import Reader
 from .records import PendingSlot
-from .states import NextStep
+from .states import NextStep, SlotState
 
 __all__ = [
     "AttemptPage",
@@ -23,6 +23,7 @@ __all__ = [
     "next_not_before",
     "pending_slots",
     "scores_of",
+    "slot_stands",
     "suspect_slots",
     "unjudged",
     "unknown_outcomes",
@@ -57,6 +58,14 @@ def suspect_slots(reader: Reader, run_key: int, *, limit: int) -> list[PendingSl
             (run_key, limit),
         )
     )
+
+
+def slot_stands(reader: Reader, run_key: int, slot_no: int) -> tuple[SlotState, int, NextStep]:
+    """How a slot stands now: its state, the number of its attempts and its next step."""
+    state, attempts, step = reader.row(
+        "SELECT state, attempts, next_step FROM slots WHERE run_key = ? AND slot_no = ?", (run_key, slot_no)
+    )
+    return SlotState(state), attempts, NextStep(step)
 
 
 def next_not_before(reader: Reader, run_key: int) -> int | None:

@@ -6,8 +6,10 @@ The order within a step is the promise: prepare, commit the intent, dispatch, co
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import attrs
@@ -16,10 +18,10 @@ from ..ledger import attempts
 from ..ledger.canonical import canonical_text, digest_of_bytes
 from ..ledger.coordinators import Coordinator, follow_up
 from ..ledger.crashpoints import crashpoint
-from ..ledger.errors import BudgetExhausted
+from ..ledger.errors import BudgetExhausted, TransitionRefused
 from ..ledger.ledger import Ledger
-from ..ledger.records import DispatchFacts, DispatchKey, Intent, PendingSlot, Waiting
-from ..ledger.slot_reads import CallToRepeat, call_to_repeat
+from ..ledger.records import Begun, DispatchFacts, DispatchKey, Intent, PendingSlot, Waiting
+from ..ledger.slot_reads import CallToRepeat, call_to_repeat, slot_stands
 from ..ledger.states import DispatchState, NextStep, SlotState
 from ..ledger.transaction import Transaction
 from .ended import Ended
@@ -43,6 +45,10 @@ logger = logging.getLogger(__name__)
 
 class _LetGo(Exception):
     """The watch gave this dispatch up meanwhile, and somebody else has recorded that."""
+
+
+class _SettledMeanwhile(Exception):
+    """The slot is not what was handed out: a late answer or an operator has settled its newest attempt."""
 
 
 class AttemptSteps:
@@ -91,9 +97,12 @@ class AttemptSteps:
                 case NextStep.RESEND:
                     return await self._resend(slot, side, view)
                 case NextStep.QUERY:
-                    return await self._queries.run(slot, side.target, self._call_of(slot))
+                    with self._unless_settled(slot):
+                        return await self._queries.run(slot, side.target, self._call_of(slot))
         except _LetGo:
             return Ended.LET_GO
+        except _SettledMeanwhile:
+            return Ended.WAITS_AGAIN  # nothing was committed; the feed reads it anew
 
     def let_go(self, flight: Flight) -> None:
         """Record a dispatch that outlived its deadline and every cancellation as unknown."""
@@ -116,10 +125,7 @@ class AttemptSteps:
             digest_of_bytes(prepared.payload), len(prepared.payload), head, target.if_unknown, side.holds,
             side.fingerprint, None if valid is None else now_us + round(valid * 1e6), solitary,
         )  # fmt: skip
-        begun = await self._ledger.write_async(
-            lambda tx: attempts.begin(tx, intent),
-            undo=lambda tx, begun: self._undo(tx, begun.key),
-        )
+        begun = await self._claimed(slot, lambda tx: attempts.begin(tx, intent))
         self._tally.move(SlotState.PENDING, SlotState.IN_FLIGHT)
         crashpoint("dispatch.intent.committed")
         return await self._dispatches(side, view, prepared, begun.key)
@@ -134,12 +140,30 @@ class AttemptSteps:
         prepared = stored_request(call)
         key = DispatchKey(self._run_key, slot.slot_no, call.attempt_no, call.call_id, call.dispatch_no)
         crashpoint("dispatch.intent.before")
-        begun = await self._ledger.write_async(
-            lambda tx: attempts.reopen(tx, key, side.holds), undo=lambda tx, begun: self._undo(tx, begun.key)
-        )
+        begun = await self._claimed(slot, lambda tx: attempts.reopen(tx, key, side.holds))
         self._tally.move(SlotState.PENDING, SlotState.IN_FLIGHT)
         crashpoint("dispatch.intent.committed")
         return await self._dispatches(side, view, prepared, begun.key)
+
+    async def _claimed(self, slot: PendingSlot, work: Callable[[Transaction], Begun]) -> Begun:
+        with self._unless_settled(slot):
+            return await self._ledger.write_async(work, undo=lambda tx, begun: self._undo(tx, begun.key))
+
+    @contextlib.contextmanager
+    def _unless_settled(self, slot: PendingSlot) -> Iterator[None]:
+        """A late answer or an operator may settle a slot between the look and the claim; that stops no run.
+
+        Where the slot stands as it was handed out, or somebody else has claimed it, the refusal goes on.
+        """
+        try:
+            yield
+        except TransitionRefused:
+            with self._ledger.reading() as reader:
+                state, tries, step = slot_stands(reader, self._run_key, slot.slot_no)
+            is_settled = state is not SlotState.IN_FLIGHT and (state, step) != (SlotState.PENDING, slot.next_step)
+            if tries != slot.attempts or not is_settled:
+                raise
+            raise _SettledMeanwhile from None
 
     async def _dispatches(self, side: VariantSide, view: SlotView, prepared: Prepared, key: DispatchKey) -> Ended:
         """Dispatch, and after a refusal once more while deadline and limits allow."""
@@ -245,16 +269,18 @@ class AttemptSteps:
         not_before = self._ledger.clock.now_us() + round(wait * 1e6)
         stopped = self._stop.is_asked
 
-        def work(tx: Transaction) -> Waiting | None:
-            tries = attempts.tries_spent(tx, key.run_key, key.slot_no) + 1
-            waiting = Waiting(NextStep.NEW, not_before) if stopped or self._policy.may_attempt(tries) else None
-            reason = "stopped" if stopped else outcome.reason
-            attempts.give_back(tx, key, waiting, reason=reason, message=outcome.message)
-            return waiting
+        def work(tx: Transaction) -> SlotState:
+            if was_resent := attempts.is_unknown(tx, key):
+                allowed = self._policy.may_dispatch(key.dispatch_no)
+            else:
+                allowed = self._policy.may_attempt(attempts.tries_spent(tx, key.run_key, key.slot_no) + 1)
+            waiting = Waiting(NextStep.NEW, not_before) if stopped or allowed else None
+            reason = "stopped" if stopped else "resends.used_up" if was_resent and not allowed else outcome.reason
+            return attempts.give_back(tx, key, waiting, reason=reason, message=outcome.message)
 
-        waiting = await self._ledger.write_async(work)
-        self._tally.move(SlotState.IN_FLIGHT, SlotState.PENDING if waiting else SlotState.UNAVAILABLE)
-        return Ended.WAITS_AGAIN if waiting else Ended.DONE
+        state = await self._ledger.write_async(work)
+        self._tally.move(SlotState.IN_FLIGHT, state)
+        return Ended.WAITS_AGAIN if state is SlotState.PENDING else Ended.DONE
 
     async def _failed(self, key: DispatchKey, outcome: Outcome, began: float) -> Ended:
         facts = facts_of(outcome, duration_us=_since(began))
@@ -300,7 +326,8 @@ class AttemptSteps:
         return waiting
 
     async def _leave_unknown(self, slot: PendingSlot, reason: str) -> Ended:
-        return await leave_unknown(self._ledger, self._coordinator, self._tally, slot, reason)
+        with self._unless_settled(slot):
+            return await leave_unknown(self._ledger, self._coordinator, self._tally, slot, reason)
 
     async def _unprepared(self, slot: PendingSlot, side: VariantSide, problem: Exception) -> Ended:
         text = f"case {slot.case_id}: {problem}"

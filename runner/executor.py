@@ -137,14 +137,29 @@ class Executor:
         for _ in range(self._execution.concurrency):
             self._start_worker()
         grace: asyncio.Task[None] | None = None
-        while self._workers:
-            waiting = {*self._workers, *([grace] if grace else [])}
-            await asyncio.wait(waiting, timeout=_STOP_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if (self._stop.is_asked or self.failure) and grace is None:
-                grace = asyncio.get_running_loop().create_task(self._end_in_grace())
-        if grace is not None:
-            grace.cancel()
-            await asyncio.gather(grace, return_exceptions=True)
+        try:
+            while self._workers:
+                waiting = {*self._workers, *([grace] if grace else [])}
+                await asyncio.wait(waiting, timeout=_STOP_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                if (self._stop.is_asked or self.failure) and grace is None:
+                    grace = asyncio.get_running_loop().create_task(self._end_in_grace())
+        except asyncio.CancelledError:
+            # Nobody may go on dispatching once the run is given back to others.
+            self._stop.ask("cancelled")
+            await self._end_workers()
+            raise
+        finally:
+            if grace is not None:
+                grace.cancel()
+                await asyncio.gather(grace, return_exceptions=True)
+
+    async def _end_workers(self) -> None:
+        """Cancel each worker, which commits what is known of its dispatch, and let go of those that swallow it."""
+        for worker in self._workers:
+            worker.cancel()
+        if self._workers:
+            await asyncio.wait(self._workers, timeout=self._execution.grace_seconds)
+        self._flights.abandon_all()
 
     async def _end_in_grace(self) -> None:
         await asyncio.sleep(self._execution.grace_seconds)

@@ -55,8 +55,8 @@ def interrupted_outcome(progress: WireProgress, *, reason: str, message: str) ->
 
 
 def _is_charged(outcome: Outcome) -> bool:
-    # A refusal counts as a dispatch when a request reached the target, and costs nothing when no byte left.
-    return not (outcome.state is DispatchState.REFUSED and outcome.bytes_sent == 0)
+    # What reached the target counts as a dispatch, and what never left costs nothing.
+    return not (outcome.state in (DispatchState.REFUSED, DispatchState.FAILED) and outcome.bytes_sent == 0)
 
 
 def _usage_text(usage: Usage) -> str | None:

@@ -14,6 +14,7 @@ from ..ledger.records import PendingSlot
 from ..ledger.settlements import Decision, Settlement, settle_unknown
 from ..ledger.slot_reads import CallToRepeat
 from ..ledger.states import DispatchState, SlotState
+from ..ledger.transaction import Transaction
 from .ended import Ended
 from .inline_judging import InlineJudging, case_of
 from .outcome_facts import facts_of
@@ -29,7 +30,7 @@ _BY = "query"
 
 
 class QuerySteps:
-    """Queries of one session; what cannot be proven is asked for a bounded number of times, then left to an operator."""
+    """Queries of one session; what cannot be proven is asked a bounded number of times, then left to an operator."""
 
     def __init__(
         self, ledger: Ledger, coordinator: Coordinator, execution: Execution, *, tally: Tally, judging: InlineJudging
@@ -52,7 +53,9 @@ class QuerySteps:
                 return await self._landed(slot, call, answer.outcome)
             case QueryState.NEVER:
                 said = answer.message or "the target says that it never will be done"
-                return await self._settle(Settlement(call.call_id, call.dispatch_no, Decision.NOT_LANDED, _BY, said))
+                return await self._never(
+                    slot, Settlement(call.call_id, call.dispatch_no, Decision.NOT_LANDED, _BY, said)
+                )
         return await self._ask_later(slot, call)
 
     async def _ask(self, target: Target, call: CallToRepeat) -> QueryAnswer:
@@ -80,8 +83,26 @@ class QuerySteps:
         await self._judging.judge(view, slot.slot_no, call.attempt_no, outcome)
         return ended
 
+    async def _never(self, slot: PendingSlot, settlement: Settlement) -> Ended:
+        """A new attempt, as long as the limits allow one: a target that never does anything is not asked for ever."""
+        policy, run_key = self._execution.policy, self._coordinator.run_key
+
+        def work(tx: Transaction) -> SlotState:
+            state = settle_unknown(tx, settlement)
+            if state is not SlotState.PENDING:
+                return state
+            tries = attempts.tries_spent(tx, run_key, slot.slot_no)
+            if not policy.may_attempt(tries):
+                return attempts.give_up(tx, run_key, slot.slot_no, reason="query.never")
+            attempts.postpone(tx, run_key, slot.slot_no, not_before_us=policy.not_before_us(tx.now_us, tries))
+            return state
+
+        return self._settled(await self._ledger.write_async(work))
+
     async def _settle(self, settlement: Settlement) -> Ended:
-        state = await self._ledger.write_async(lambda tx: settle_unknown(tx, settlement))
+        return self._settled(await self._ledger.write_async(lambda tx: settle_unknown(tx, settlement)))
+
+    def _settled(self, state: SlotState) -> Ended:
         self._tally.move(SlotState.PENDING, state)
         crashpoint("query.settled")
         return Ended.WAITS_AGAIN if state is SlotState.PENDING else Ended.DONE
