@@ -7,7 +7,7 @@ is never asked.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import attrs
 from pydantic import Field
@@ -22,7 +22,7 @@ from .tables import Table
 from .templates import text_of
 from .usage import usage_of_counts
 
-__all__ = ["BodyRules", "BodyTable", "ErrorTable", "FlagTable", "UsageTable", "read_body_rules"]
+__all__ = ["BodyReader", "BodyRules", "BodyTable", "ErrorTable", "FlagTable", "UsageTable", "read_body_rules"]
 
 _BOM: Final = b"\xef\xbb\xbf"
 _KNOWN_ENDS: Final = (None, False, "", 0)
@@ -61,6 +61,14 @@ class BodyTable(Table):
     error: str | ErrorTable | None = Field(None, description="Where an error stands inside a body of a good status.")
 
 
+class BodyReader(Protocol):
+    """What reads the whole body of a good status, and the usage in that of a bad one."""
+
+    def outcome(self, body: bytes, *, told: str, charset: str = ...) -> Outcome: ...
+
+    def usage_of(self, body: bytes) -> Usage | None: ...
+
+
 @attrs.frozen
 class BodyRules:
     """How bodies of one target are read."""
@@ -89,10 +97,9 @@ class BodyRules:
 
     def _document_outcome(self, document: JsonValue, body: bytes, *, told: str, charset: str) -> Outcome:
         usage = self.usage_in(document)
-        error = self._error_in(document)
+        error = self.error_in(document)
         if error is not None:
-            state = DispatchState.REFUSED if self.is_error_refusal else DispatchState.FAILED
-            return Outcome(state=state, reason="body.error", message=f"{told}: {error}", usage=usage)
+            return attrs.evolve(self.error_outcome(error, told), usage=usage)
         answer = _decoded(body, charset)[0] if self.answer is None else self.answer.find(document)
         if isinstance(answer, Missing):
             path = self.answer.text if self.answer is not None else ""
@@ -102,9 +109,14 @@ class BodyRules:
             state=DispatchState.ANSWERED,
             answer=answer,
             usage=usage,
-            evidence=self._evidence_in(document),
-            flags=tuple(name for name, (path, value) in self.flags.items() if _same(path.find(document), value)),
+            evidence=self.evidence_in(document),
+            flags=self.flags_in(document),
         )
+
+    def error_outcome(self, error: str, told: str) -> Outcome:
+        """Failed, or refused where the work order says that the error does."""
+        state = DispatchState.REFUSED if self.is_error_refusal else DispatchState.FAILED
+        return Outcome(state=state, reason="body.error", message=f"{told}: {error}")
 
     def usage_of(self, body: bytes) -> Usage | None:
         """What a body that is no answer reports as used; None where it is not JSON."""
@@ -122,7 +134,7 @@ class BodyRules:
         raw = found.pop("raw", MISSING)
         return usage_of_counts(found, raw=raw)
 
-    def _error_in(self, document: JsonValue) -> str | None:
+    def error_in(self, document: JsonValue) -> str | None:
         if self.error is None:
             return None
         error = self.error.find(document)
@@ -130,7 +142,10 @@ class BodyRules:
             return None
         return one_line(text_of(error))
 
-    def _evidence_in(self, document: JsonValue) -> dict[str, JsonValue]:
+    def flags_in(self, document: JsonValue) -> tuple[str, ...]:
+        return tuple(name for name, (path, value) in self.flags.items() if _same(path.find(document), value))
+
+    def evidence_in(self, document: JsonValue) -> dict[str, JsonValue]:
         found = {name: path.find(document) for name, path in self.evidence.items()}
         return {name: value for name, value in found.items() if not isinstance(value, Missing)}
 

@@ -11,7 +11,7 @@ import attrs
 
 from ..ledger.states import DispatchState
 from ..runner.protocols import Outcome
-from .bodies import BodyRules
+from .bodies import BodyReader
 from .outcomes import one_line
 from .wire import Reply
 
@@ -43,7 +43,7 @@ class StatusRules:
         return reply.status == 429 or (reply.status == 503 and reply.header(b"retry-after") is not None)
 
 
-def outcome_of_reply(reply: Reply, body: bytes, *, statuses: StatusRules, bodies: BodyRules) -> Outcome:
+def outcome_of_reply(reply: Reply, body: bytes, *, statuses: StatusRules, bodies: BodyReader) -> Outcome:
     """The outcome of a whole reply."""
     state = statuses.state(reply)
     if state is not DispatchState.ANSWERED:
@@ -59,18 +59,18 @@ def outcome_of_reply(reply: Reply, body: bytes, *, statuses: StatusRules, bodies
             status=reply.status,
         )
     read = bodies.outcome(body, told=str(reply.status), charset=_charset(reply))
-    is_answer = read.state is DispatchState.ANSWERED
+    is_kept = read.state in {DispatchState.ANSWERED, DispatchState.UNKNOWN}
     return attrs.evolve(
         read,
-        raw=body if is_answer else body[:_ERROR_BODY_MAX],
-        raw_cut=not is_answer and len(body) > _ERROR_BODY_MAX,
+        raw=body if is_kept else body[:_ERROR_BODY_MAX],
+        raw_cut=not is_kept and len(body) > _ERROR_BODY_MAX,
         status=reply.status,
         retry_after_seconds=retry_after_seconds(reply) if read.state is DispatchState.REFUSED else None,
     )
 
 
 def outcome_of_cut(
-    reply: Reply, body: bytes, *, reason: str, message: str, statuses: StatusRules, bodies: BodyRules
+    reply: Reply, body: bytes, *, reason: str, message: str, statuses: StatusRules, bodies: BodyReader
 ) -> Outcome:
     """The outcome of a reply that broke off: its status tells where it is an error, else it is unknown."""
     if reply.status:
@@ -111,7 +111,7 @@ def _instant(told: str) -> float | None:
         return None
 
 
-def _of_status(reply: Reply, body: bytes, state: DispatchState, bodies: BodyRules) -> Outcome:
+def _of_status(reply: Reply, body: bytes, state: DispatchState, bodies: BodyReader) -> Outcome:
     return Outcome(
         state=state,
         reason="http.status",

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from ..ledger.errors import WorkOrderInvalid
 from ..ledger.states import IfUnknown
 from .bodies import BodyTable
+from .event_stream import EventsTable
 from .secrets import SecretTable
 from .tables import Table
 
@@ -65,6 +66,7 @@ class HttpTable(BodyTable):
     body_bytes_max: int = Field(8 * 1024 * 1024, ge=1, le=2**30, description="Bound of a decoded body.")
     connect_seconds: float = Field(10.0, gt=0, description="Bound of connecting, TLS included.")
     keepalive_seconds: float = Field(1.0, ge=0, description="How long an unused connection is used again.")
+    events: EventsTable | None = Field(None, description="How an event stream is read; instead of answer.")
     connections: int | None = Field(None, ge=1, description="Bound of connections; the concurrency if absent.")
     idempotency_header: str = Field("Idempotency-Key", description="The header that carries the request id.")
     key_valid_seconds: float | None = Field(None, gt=0, description="How long the target honours a request id.")
@@ -81,6 +83,8 @@ class HttpTable(BodyTable):
             raise ValueError(f"{' and '.join(bodies)} both make the body; give one")
         if bodies and self.method == "GET":
             raise ValueError(f'{bodies[0]} makes a body, and method = "GET" has none')
+        if self.events is not None and "answer" in self.model_fields_set:
+            raise ValueError("answer and events both say where the answer stands; give one")
         if (self.if_unknown is IfUnknown.QUERY) != (self.query is not None):
             raise ValueError('if_unknown = "query" and the table query go together')
         return self

@@ -19,7 +19,8 @@ from ..ledger.canonical import JsonValue
 from ..ledger.errors import TargetNotFound
 from ..ledger.states import DispatchState
 from ..runner.protocols import Dispatching, Outcome, Prepared, QueryAnswer, QueryState, SlotView, WireProgress
-from .bodies import read_body_rules
+from .bodies import BodyReader, read_body_rules
+from .event_stream import read_event_rules
 from .http_outcomes import StatusRules, outcome_of_cut, outcome_of_reply
 from .http_query import read_query
 from .http_request import Headers, read_requests
@@ -60,13 +61,16 @@ class HttpTarget:
         self._place = place
         self._ca_file = None if table.ca_file is None else folder / table.ca_file
         self._requests = read_requests(table, place=place)
-        self._bodies = read_body_rules(table, place=place)
+        bodies = read_body_rules(table, place=place)
+        self._bodies: BodyReader = bodies
+        if table.events is not None:
+            self._bodies = read_event_rules(table.events, bodies, place=f"{place}.events")
         refused = None if table.refused_statuses is None else frozenset(table.refused_statuses)
         self._statuses = StatusRules(refused=refused, unknown=frozenset(table.unknown_statuses))
         self._query = None
         if table.query is not None:
             origin = self._requests.origin
-            self._query = read_query(table.query, origin=origin, bodies=self._bodies, place=f"{place}.query")
+            self._query = read_query(table.query, origin=origin, bodies=bodies, place=f"{place}.query")
         self._wire: Wire | None = None
         self._secret_headers: Headers = []
         self._secret_params = ""

@@ -61,7 +61,7 @@ def from_work_order(table: Mapping[str, Any], *, folder: Path, place: str) -> Py
     found, recorded = find_object(function=read.function, file=read.file, folder=folder, place=place)
     if not callable(found):
         raise TargetNotFound(f"{place}.function: {recorded} is not a function", "Name a function that judges")
-    made = found if isinstance(found, PythonJudge) else PythonJudge(found, place=place)
+    made = found if isinstance(found, PythonJudge) else PythonJudge(found, arguments=read.arguments, place=place)
     return made.evolve(
         name=read.name or made.name,
         needs=tuple(read.needs) or made.needs,
@@ -114,7 +114,7 @@ class PythonJudge:
         functools.update_wrapper(self, function, updated=())
         self.function = function
         self.reference = reference or name_of(function)
-        self.name = name or getattr(function, "__name__", "judge")
+        self.name = name or str(getattr(function, "__name__", "judge"))
         self.version = version
         self.scale = None if scale is None else (float(scale[0]), float(scale[1]))
         self._place = place or self.reference

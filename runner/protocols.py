@@ -246,9 +246,12 @@ class NoVerdict:
 class Judge(Protocol):
     """What gives a verdict on an observation, without a call of its own (judges that call come with evaluations)."""
 
-    name: str
-    kind: str
-    scale: tuple[float, float] | None  # None: pass or fail
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def scale(self) -> tuple[float, float] | None: ...  # None: pass or fail
 
     def identity(self) -> Mapping[str, JsonValue]:
         """What a verdict depends on: canonical JSON."""

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from tallystick.adapters.secrets import Redactor, SecretTable, environment_redactor, secret_value
+from tallystick.ledger.errors import SecretMissing
+
+
+def test_value_comes_from_the_environment_with_what_stands_around_it() -> None:
+    secret = SecretTable(env="KEY", prefix="Bearer ", suffix="!")
+    assert secret_value(secret, place="headers.A", environment={"KEY": "v"}) == "Bearer v!"
+
+
+@pytest.mark.parametrize("environment", [{}, {"KEY": ""}])
+def test_variable_that_is_not_set_or_empty_is_named(environment: dict[str, str]) -> None:
+    with pytest.raises(SecretMissing, match=r"headers\.A: the environment variable KEY is not set") as caught:
+        secret_value(SecretTable(env="KEY"), place="headers.A", environment=environment)
+    assert caught.value.variable == "KEY"
+
+
+def test_secret_is_taken_out_in_its_own_form_and_in_that_of_json() -> None:
+    redactor = Redactor.of(['p"w\\é-long', "pw-long"])
+    assert redactor.text('a p"w\\é-long b pw-long c') == "a *** b *** c"
+    assert redactor.text('{"k": "p\\"w\\\\\\u00e9-long"}') == '{"k": "***"}'
+    assert redactor.bytes('x p"w\\é-long'.encode()) == b"x ***"
+    data = bytearray(b"one pw-long, two pw-long")
+    redactor.clean(data)
+    assert data == b"one ***, two ***"
+
+
+def test_longer_secret_is_taken_out_before_one_that_it_contains() -> None:
+    assert Redactor.of(["abcd", "abcdefgh"]).text("abcdefgh abcd") == "*** ***"
+
+
+def test_short_values_are_left_alone() -> None:
+    data = b"a1b"
+    assert Redactor.of(["a", "1", ""]).bytes(data) is data
+
+
+def test_environment_redactor_knows_variables_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MY_API_KEY", "GH_TOKEN", "DB_PASSWORD", "CLIENT_SECRET"):
+        monkeypatch.setenv(name, f"value-of-{name}")
+    monkeypatch.setenv("EDITOR", "value-of-EDITOR")
+    text = environment_redactor().text("value-of-MY_API_KEY value-of-GH_TOKEN value-of-DB_PASSWORD value-of-EDITOR")
+    assert text == "*** *** *** value-of-EDITOR"
