@@ -56,10 +56,9 @@ format: $(INSTALLED)
 soak: $(INSTALLED)
 	$(RUN) -m pytest -m soak -o timeout=3600 $(ARGS)
 
-# Each script that can be run is a benchmark; the other modules are what they share.
+# One table of all at the end; each script in bench/ can also be run alone.
 bench: $(BENCH_TOOLS)
-	@for script in $$(grep -l '__name__ == "__main__"' bench/*.py); do \
-		echo "== $$script"; $(RUN) $$script $(ARGS) || exit 1; done
+	$(RUN) bench/run_all.py $(ARGS)
 
 wheel-test: $(INSTALLED)
 	.ci/wheel-test $(RUN) $(ARGS)

@@ -14,7 +14,7 @@ from typing import Any
 
 from measure import Asked, Figures, Row, Taken, peak_megabytes, run_script, scratch_folder, take_in_turns
 from raw_ledger import RawLedger
-from scratch_runs import ANSWER, ANSWER_DIGEST, FACTS, PAYLOAD, PAYLOAD_DIGEST, holds_of, intent_of, plan_run
+from scratch_runs import ANSWER_DIGEST, FACTS, PAYLOAD, PAYLOAD_DIGEST, holds_of, instant_target, intent_of, plan_run
 
 from tallystick.ledger import attempts, driver
 from tallystick.ledger.coordinators import open_run
@@ -36,8 +36,9 @@ def through_the_ledger(*, calls: int, callers: int, budgets: int) -> Figures:
             async def one_call(slot_no: int) -> None:
                 intent = intent_of(run.run_key, slot_no, ledger.ids.next(), holds)
                 begun = await ledger.write_async(lambda tx: attempts.begin(tx, intent))
+                answer = await instant_target(PAYLOAD)
                 await ledger.write_async(
-                    lambda tx: attempts.observe(tx, begun.key, FACTS, answer=ANSWER, answer_digest=ANSWER_DIGEST)
+                    lambda tx: attempts.observe(tx, begun.key, FACTS, answer=answer, answer_digest=ANSWER_DIGEST)
                 )
 
             figures = asyncio.run(_saturate(one_call, calls, callers))
@@ -69,7 +70,8 @@ def with_the_driver(*, calls: int, callers: int, budgets: int) -> Figures:
                 await raw.write(
                     loop, raw.begin, call_id, slot_no, '{"kind":"bench"}', PAYLOAD, PAYLOAD_DIGEST, "sha256:fingerprint"
                 )
-                await raw.write(loop, raw.observe, call_id, slot_no, ANSWER, ANSWER_DIGEST, answer_raw)
+                answer = await instant_target(PAYLOAD)
+                await raw.write(loop, raw.observe, call_id, slot_no, answer, ANSWER_DIGEST, answer_raw)
 
             return await _saturate(one_call, calls, callers)
 

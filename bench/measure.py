@@ -126,15 +126,22 @@ class Taken:
         return statistics.median(one[figure] / two[figure] for one, two in pairs)
 
 
-def take_in_turns(script: str, names: Sequence[str], *, repetitions: int, **arguments: Any) -> Taken:
-    """Take each measurement as often as asked, turn and turn about.
+def take_in_turns(
+    script: str,
+    names: Sequence[str],
+    *,
+    repetitions: int,
+    each: Mapping[str, Mapping[str, Any]] | None = None,
+    **arguments: Any,
+) -> Taken:
+    """Take each measurement as often as asked, turn and turn about; ``each`` has arguments for one of them alone.
 
     The order turns round with every repetition, so that no side always runs on what the other left warm.
     """
     taken: dict[str, list[Figures]] = {name: [] for name in names}
     for repetition in range(repetitions):
         for name in names if repetition % 2 == 0 else reversed(names):
-            taken[name].append(child(script, name, **arguments))
+            taken[name].append(child(script, name, **arguments, **(each or {}).get(name, {})))
     return Taken(taken)
 
 

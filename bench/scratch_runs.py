@@ -11,7 +11,17 @@ from tallystick.ledger.planning import CasePlan, JudgePlan, PlannedRun, RunPlan,
 from tallystick.ledger.records import BudgetPlan, DispatchFacts, Hold, Intent
 from tallystick.ledger.states import DispatchState, IfUnknown
 
-__all__ = ["ANSWER", "ANSWER_DIGEST", "FACTS", "PAYLOAD", "PAYLOAD_DIGEST", "holds_of", "intent_of", "plan_run"]
+__all__ = [
+    "ANSWER",
+    "ANSWER_DIGEST",
+    "FACTS",
+    "PAYLOAD",
+    "PAYLOAD_DIGEST",
+    "holds_of",
+    "instant_target",
+    "intent_of",
+    "plan_run",
+]
 
 _PLENTY: Final = 10**15
 _SCOPES: Final = (("run", ""), ("role", "target"), ("variant", "default"))
@@ -25,6 +35,11 @@ FACTS: Final = DispatchFacts(
     DispatchState.ANSWERED, duration_us=5, bytes_sent=len(PAYLOAD), wire_sends=1, status=200, raw=b'{"language":"en"}',
     tokens_in=7, tokens_out=3, cost_nanousd=1_100,
 )  # fmt: skip
+
+
+async def instant_target(payload: bytes) -> str:
+    """What is called between intent and outcome: it costs nothing, so that only the keeping of books is measured."""
+    return ANSWER if payload else ""
 
 
 def plan_run(ledger: Ledger, slots: int, *, budgets: int, name: str = "bench") -> PlannedRun:
@@ -50,10 +65,12 @@ def holds_of(budgets: int) -> tuple[Hold, ...]:
     )
 
 
-def intent_of(run_key: int, slot_no: int, call_id: str, holds: tuple[Hold, ...]) -> Intent:
+def intent_of(
+    run_key: int, slot_no: int, call_id: str, holds: tuple[Hold, ...], if_unknown: IfUnknown = IfUnknown.KEEP
+) -> Intent:
     """What is committed before a first dispatch."""
     return Intent(
-        run_key, slot_no, call_id, PAYLOAD, PAYLOAD_DIGEST, len(PAYLOAD), '{"kind":"bench"}', IfUnknown.KEEP, holds,
+        run_key, slot_no, call_id, PAYLOAD, PAYLOAD_DIGEST, len(PAYLOAD), '{"kind":"bench"}', if_unknown, holds,
         "sha256:fingerprint",
     )  # fmt: skip
 

@@ -1,0 +1,88 @@
+"""Slots a second through the whole of `tallystick.run`, with a target that answers at once.
+
+From the first call of the target until the run is finished: planning is not in it (`planning.py` has that); reading
+ahead, pacing, the watch over deadlines, tallies and, in the rows that say so, an exact-match judge with a durable
+commit of its own are. The baseline is the ledger alone with as many callers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ledger_calls import through_the_ledger
+from measure import Asked, Figures, Row, Taken, peak_megabytes, run_script, scratch_folder, take_in_turns
+
+import tallystick as ts
+from tallystick.ledger.states import SlotState
+
+_MUST_PER_SECOND = 3_500
+_FALL_MAX = 0.8
+
+
+def executor(*, slots: int, concurrency: int, judged: bool) -> Figures:
+    """Slots a second of a run."""
+    first = cpu = 0.0
+
+    @ts.target(if_unknown="repeat", version="1")
+    async def instant(case: ts.Case) -> str:
+        nonlocal first, cpu
+        if not first:
+            first, cpu = time.perf_counter(), time.process_time()
+        return str(case.expected)
+
+    cases = [ts.Case(f"case-{number}", f"sentence {number}", "en") for number in range(1, slots + 1)]
+    with scratch_folder() as folder:
+        order = ts.WorkOrder(
+            "bench", cases=cases, target=instant, judges=[ts.exact()] if judged else [],
+            budgets={"dispatches": slots}, concurrency=concurrency,
+        )  # fmt: skip
+        outcome = ts.run(order, ledger=folder / "ledger.db")
+        took, cpu = time.perf_counter() - first, time.process_time() - cpu
+        if outcome.counts[SlotState.SELECTED] != slots:
+            raise SystemExit(f"not every slot was selected: {outcome}")
+        return {"calls_per_second": slots / took, "cpu_us": cpu / slots * 1e6, "megabytes": peak_megabytes()}
+
+
+def ledger(*, slots: int, concurrency: int, judged: bool) -> Figures:  # noqa: ARG001 - the same arguments for both
+    """Calls a second of the ledger alone."""
+    return through_the_ledger(calls=slots, callers=concurrency, budgets=1)
+
+
+def rows(asked: Asked) -> Sequence[Row]:
+    """One row for each concurrency and size."""
+    cases = [(1_000, 1, False), (1_000, 16, False), (1_000, 64, False), (10_000, 64, False), (100_000, 64, False)]
+    judged = [(10_000, 16, True), (10_000, 64, True)]
+    made = []
+    at_first = 0.0
+    for slots, concurrency, has_judge in cases[:3] if asked.quick else cases + judged:
+        taken = take_in_turns(
+            __file__, ("executor", "ledger"), repetitions=asked.repetitions, slots=slots, concurrency=concurrency,
+            judged=has_judge,
+        )  # fmt: skip
+        if concurrency == 64 and not has_judge:
+            at_first = at_first or taken.median("executor", "calls_per_second")
+        made.append(_row(taken, slots, concurrency, has_judge, at_first))
+    return made
+
+
+def _row(taken: Taken, slots: int, concurrency: int, has_judge: bool, at_first: float) -> Row:
+    rate = taken.median("executor", "calls_per_second")
+    due = concurrency == 64 and not has_judge
+    kept = rate / at_first if due else 1.0
+    return Row(
+        case=f"executor, {slots:,} slots at {concurrency}{', judged' * has_judge}",
+        ours=f"{rate:,.0f} slots/s",
+        baseline=f"ledger {taken.median('ledger', 'calls_per_second'):,.0f} calls/s",
+        ratio=f"{taken.ratio('executor', 'ledger', 'calls_per_second'):.2f}",
+        must=f">= {_MUST_PER_SECOND:,}/s, {_FALL_MAX} of the smallest" if due else "",
+        reached=rate >= _MUST_PER_SECOND and kept >= _FALL_MAX if due else None,
+        more=f"CPU {taken.median('executor', 'cpu_us'):.0f} us a slot,"
+        f" peak {taken.median('executor', 'megabytes'):.0f} MB" + f", {kept:.2f} of the smallest" * due,
+    )
+
+
+if __name__ == "__main__":
+    run_script(
+        __file__, "Slots through the executor, with an instant target", {"executor": executor, "ledger": ledger}, rows
+    )
