@@ -55,6 +55,11 @@ class RuleJudge:
     _value: JsonValue = None
     scale: tuple[float, float] | None = None
 
+    @property
+    def is_instant(self) -> bool:
+        """Whether it may judge on the event loop: a thread for each comparison cost more than all else of a slot."""
+        return self.kind != "regex"  # a pattern may take for ever on an unlucky text
+
     def identity(self) -> Mapping[str, JsonValue]:
         return {"kind": self.kind, "version": _RULES_VERSION, "options": self._options, "value": self._value}
 
