@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from sqlalchemy import bindparam, update
 
 from . import budgets
+from .artifacts import record
 from .crashpoints import crashpoint
 from .errors import TransitionRefused
-from .records import Begun, DispatchFacts, DispatchKey, Hold, Intent, Waiting
+from .records import Artifact, Begun, DispatchFacts, DispatchKey, Hold, Intent, Waiting
 from .schema import attempts, calls, dispatches, observations, slots
 from .statements import hot, hot_insert
 from .states import AttemptState, DispatchState, NextStep, SlotState
@@ -85,8 +86,8 @@ _MOVE_ATTEMPT = hot(
 )  # fmt: skip
 _ADD_CALL = hot_insert(
     calls,
-    "call_id", "run_key", "owner", "slot_no", "attempt_no", "head", "payload", "payload_digest", "payload_size",
-    "if_unknown", "key_until_us", "fence", "intended_us",
+    "call_id", "run_key", "owner", "slot_no", "attempt_no", "head", "payload", "payload_artifact", "payload_digest",
+    "payload_size", "if_unknown", "key_until_us", "fence", "intended_us",
 )  # fmt: skip
 _ADD_DISPATCH = hot_insert(dispatches, "call_id", "dispatch_no", "run_key", "state", "worker_id", "intended_us")
 _END_DISPATCH = hot(
@@ -102,6 +103,7 @@ _END_DISPATCH = hot(
         (dispatches.c.message, bindparam("said")),
         (dispatches.c.settled_by, bindparam("by")),
         (dispatches.c.raw, bindparam("body")),
+        (dispatches.c.raw_artifact, bindparam("file")),
         (dispatches.c.raw_cut, bindparam("cut")),
         (dispatches.c.retry_after_us, bindparam("retry")),
         (dispatches.c.tokens_in, bindparam("t_in")),
@@ -114,8 +116,8 @@ _END_DISPATCH = hot(
         & (dispatches.c.dispatch_no == bindparam("dispatch"))
         & (dispatches.c.state == bindparam("old"))
     ),
-    "new", "ended", "took", "sent", "sends", "code", "why", "said", "by", "body", "cut", "retry", "t_in", "t_out",
-    "cost", "used", "call", "dispatch", "old",
+    "new", "ended", "took", "sent", "sends", "code", "why", "said", "by", "body", "file", "cut", "retry", "t_in",
+    "t_out", "cost", "used", "call", "dispatch", "old",
 )  # fmt: skip
 _ATTEMPT_AND_DISPATCH = (
     "SELECT a.state, d.state FROM dispatches d JOIN calls c ON c.call_id = d.call_id"
@@ -128,8 +130,8 @@ _HAS_UNKNOWN = (
 )
 _ADD_OBSERVATION = hot_insert(
     observations,
-    "run_key", "slot_no", "attempt_no", "call_id", "dispatch_no", "answer", "answer_digest", "evidence", "flags",
-    "source", "observed_us",
+    "run_key", "slot_no", "attempt_no", "call_id", "dispatch_no", "answer", "answer_artifact", "answer_digest",
+    "evidence", "flags", "source", "observed_us",
 )  # fmt: skip
 
 
@@ -153,8 +155,9 @@ def begin(tx: Transaction, intent: Intent) -> Begun:
     )
     execute(
         _ADD_CALL,
-        (intent.call_id, run_key, "attempt", slot_no, attempt_no, intent.head, intent.payload, intent.payload_digest,
-         intent.payload_size, intent.if_unknown, intent.key_until_us, intent.fence, now),
+        (intent.call_id, run_key, "attempt", slot_no, attempt_no, intent.head, intent.payload,
+         _recorded(tx, intent.payload_artifact), intent.payload_digest, intent.payload_size, intent.if_unknown,
+         intent.key_until_us, intent.fence, now),
     )  # fmt: skip
     execute(_ADD_DISPATCH, (intent.call_id, 1, run_key, "intended", tx.worker_id, now))
     budgets.record_reservations(tx, key)
@@ -183,16 +186,16 @@ def dispatch_again(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...]) -
     return Begun(again, tx.now_us)
 
 
-def reopen(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...]) -> Begun:
+def reopen(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...], *, solitary: bool = False) -> Begun:
     """Go on with a slot's newest attempt by sending its call's stored bytes again (``if_unknown = "resend"``)."""
     tx.move("slot", "in_flight",
             "UPDATE slots SET state = 'in_flight' WHERE run_key = ? AND slot_no = ? AND state = 'pending'"
             " AND attempts = ? AND next_step = 'resend'",
             (key.run_key, key.slot_no, key.attempt_no))  # fmt: skip
     tx.move("attempt", "running",
-            "UPDATE attempts SET state = 'running', worker_id = ?, ended_us = NULL"
+            "UPDATE attempts SET state = 'running', worker_id = ?, ended_us = NULL, solitary = ?"
             " WHERE run_key = ? AND slot_no = ? AND attempt_no = ? AND state = 'unknown'",
-            (tx.worker_id, key.run_key, key.slot_no, key.attempt_no))  # fmt: skip
+            (tx.worker_id, int(solitary), key.run_key, key.slot_no, key.attempt_no))  # fmt: skip
     return dispatch_again(tx, key, holds)
 
 
@@ -201,12 +204,15 @@ def observe(
     key: DispatchKey,
     facts: DispatchFacts,
     *,
-    answer: str,
+    answer: str | Artifact,
     answer_digest: str,
     evidence: str = "{}",
     flags: str = "[]",
 ) -> None:
-    """A whole answer in time: settle it, keep the observation, select it. ``answer`` is canonical JSON text."""
+    """A whole answer in time: settle it, keep the observation, select it.
+
+    ``answer`` is canonical JSON text, or the artifact that holds it (`artifacts.stored_answer`).
+    """
     _end_dispatch(tx, key, facts, DispatchState.INTENDED)
     budgets.settle(tx, key, facts)
     _move_attempt(tx, key, AttemptState.OBSERVED, AttemptState.RUNNING, facts)
@@ -290,7 +296,9 @@ def lose(
     stay_unknown(tx, key, facts, waiting=waiting, suspect=suspect)
 
 
-def keep_late(tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, answer: str, answer_digest: str) -> bool:
+def keep_late(
+    tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, answer: str | Artifact, answer_digest: str
+) -> bool:
     """A whole answer after its attempt had ended: charge its usage and keep it as evidence of that attempt only.
 
     Returns False, changing nothing, when the outcome was settled otherwise in the meantime.
@@ -316,18 +324,23 @@ def add_observation(
     tx: Transaction,
     key: DispatchKey,
     *,
-    answer: str,
+    answer: str | Artifact,
     answer_digest: str,
     evidence: str = "{}",
     flags: str = "[]",
     source: str,
 ) -> None:
     """Keep an answer with its attempt; ``source`` is ``wire``, ``late``, ``query`` or ``operator``."""
+    text, file = (answer, None) if isinstance(answer, str) else (None, _recorded(tx, answer))
     tx.execute(
         _ADD_OBSERVATION,
-        (key.run_key, key.slot_no, key.attempt_no, key.call_id, key.dispatch_no, answer, answer_digest, evidence, flags,
-         source, tx.now_us),
+        (key.run_key, key.slot_no, key.attempt_no, key.call_id, key.dispatch_no, text, file, answer_digest, evidence,
+         flags, source, tx.now_us),
     )  # fmt: skip
+
+
+def _recorded(tx: Transaction, artifact: Artifact | None) -> str | None:
+    return None if artifact is None else record(tx, artifact)
 
 
 def _wait_for_new_attempt(tx: Transaction, key: DispatchKey) -> None:
@@ -342,8 +355,8 @@ def _wait_for_new_attempt(tx: Transaction, key: DispatchKey) -> None:
 def _nothing_left_to_decide(tx: Transaction, key: DispatchKey) -> None:
     # A slot that was unknown because of this attempt is not any more: what is known is that it was answered too late.
     tx.change(
-        "UPDATE slots SET state = 'failed', reason = 'late' WHERE run_key = ? AND slot_no = ? AND state = 'unknown'"
-        " AND attempts = ?",
+        "UPDATE slots SET state = 'failed', reason = 'late', next_step = 'new'"
+        " WHERE run_key = ? AND slot_no = ? AND state = 'unknown' AND attempts = ?",
         (key.run_key, key.slot_no, key.attempt_no),
     )
 
@@ -362,7 +375,8 @@ def _end_dispatch(tx: Transaction, key: DispatchKey, facts: DispatchFacts, old: 
     tx.move(
         "dispatch", facts.state, _END_DISPATCH,
         (facts.state, tx.now_us, facts.duration_us, facts.bytes_sent, facts.wire_sends, facts.status, facts.reason,
-         facts.message, facts.settled_by, facts.raw, int(facts.raw_cut), facts.retry_after_us, facts.tokens_in,
+         facts.message, facts.settled_by, facts.raw, _recorded(tx, facts.raw_artifact), int(facts.raw_cut),
+         facts.retry_after_us, facts.tokens_in,
          facts.tokens_out, facts.cost_nanousd, facts.usage, key.call_id, key.dispatch_no, old),
     )  # fmt: skip
 

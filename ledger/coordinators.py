@@ -7,9 +7,11 @@ dead left is one transaction: its cost grows with what was in flight, not with t
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
-from .attempts import lose
+from .attempts import is_unknown, lose, stay_unknown
 from .crashpoints import crashpoint
 from .errors import CustodyElsewhere, RunBusy, RunNotFound, RunNotResumable
 from .ledger import Ledger
@@ -173,14 +175,17 @@ def _recover_slot(
         deaths += 1
         tx.change("UPDATE slots SET solitary_deaths = ? WHERE run_key = ? AND slot_no = ?", (deaths, run_key, slot_no))
     newest = tx.row(
-        "SELECT c.call_id, d.dispatch_no, d.state, c.if_unknown, c.key_until_us, c.payload IS NOT NULL FROM calls c"
+        "SELECT c.call_id, d.dispatch_no, d.state, c.if_unknown, c.key_until_us, "
+        " coalesce(c.payload, c.payload_artifact) IS NOT NULL FROM calls c"
         " JOIN dispatches d ON d.call_id = c.call_id"
         " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? AND c.owner = 'attempt'"
         " ORDER BY c.position DESC, d.dispatch_no DESC LIMIT 1",
         (run_key, slot_no, attempt_no),
     )
     if newest is None or newest[2] != DispatchState.INTENDED:
-        key = DispatchKey(run_key, slot_no, attempt_no, "", 0)
+        key = DispatchKey(run_key, slot_no, attempt_no, "" if newest is None else newest[0], 0)
+        if is_unknown(tx, key):
+            return _back_to_unknown(tx, key, newest)
         return _interrupt(tx, key, parked=blamed and deaths >= deaths_max)
     call_id, dispatch_no, _, if_unknown, key_until, stored = newest
     key = DispatchKey(run_key, slot_no, attempt_no, call_id, dispatch_no, ())
@@ -196,6 +201,17 @@ def _recover_slot(
         _park(tx, key, deaths)
         return "parked"
     return "again"
+
+
+def _back_to_unknown(tx: Transaction, key: DispatchKey, newest: tuple[Any, ...]) -> str:
+    """The last dispatch was a resend that was refused: what it was sent for is as unknown as before."""
+    _, _, _, if_unknown, key_until, stored = newest
+    waiting = follow_up(IfUnknown(if_unknown), now_us=tx.now_us, key_until_us=key_until, stored=bool(stored))
+    facts = DispatchFacts(
+        DispatchState.UNKNOWN, "coordinator.died", "the process died before the next resend", settled_by="recovery"
+    )
+    stay_unknown(tx, key, facts, waiting=waiting)
+    return "again" if waiting else "unknown"
 
 
 def follow_up(if_unknown: IfUnknown, *, now_us: int, key_until_us: int | None, stored: bool = True) -> Waiting | None:

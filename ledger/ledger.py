@@ -18,6 +18,7 @@ from . import driver
 from .clocks import Clock, SystemClock
 from .errors import LedgerClosed
 from .identifiers import IdSource
+from .location import side_folder
 from .opening import prepare
 from .processes import ProcessIdentity
 from .scribe import Scribe
@@ -32,10 +33,11 @@ T = TypeVar("T")
 class Reader:
     """A consistent view of the ledger at one instant; close it soon: it keeps the write-ahead log from shrinking."""
 
-    __slots__ = ("_connection", "execute")
+    __slots__ = ("_connection", "artifacts", "execute")
 
-    def __init__(self, connection: driver.Connection) -> None:
+    def __init__(self, connection: driver.Connection, artifacts: Path) -> None:
         self._connection = connection
+        self.artifacts = artifacts
         self.execute = connection.execute
 
     def row(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
@@ -110,6 +112,11 @@ class Ledger:
         return self._shared.path
 
     @property
+    def artifacts(self) -> Path:
+        """The folder for the files of large artifacts; may not be there yet."""
+        return side_folder(self._shared.path) / "artifacts"
+
+    @property
     def clock(self) -> Clock:
         """The clock that rows and leases go by."""
         return self._shared.clock
@@ -159,7 +166,7 @@ class Ledger:
         connection = self._shared.reader()
         try:
             connection.execute("BEGIN")
-            yield Reader(connection)
+            yield Reader(connection, self.artifacts)
         finally:
             with contextlib.suppress(driver.SqliteError):  # a failed read must not hide its own error
                 connection.execute("ROLLBACK")

@@ -11,6 +11,7 @@ from .states import DispatchState, IfUnknown, NextStep
 
 __all__ = [
     "UNITS",
+    "Artifact",
     "Begun",
     "BudgetPlan",
     "DispatchFacts",
@@ -37,6 +38,16 @@ class BudgetPlan:
     kind: str
     limit_amount: int
     bound_amount: int | None
+
+
+@attrs.frozen
+class Artifact:
+    """Bytes by digest, ready to be recorded; ``data`` is None where they lie in a file already."""
+
+    digest: str
+    size: int
+    data: bytes | None
+    media_type: str | None = None
 
 
 @attrs.frozen
@@ -67,7 +78,10 @@ class PendingSlot:
 
 @attrs.frozen
 class Intent:
-    """Everything that is committed before a first dispatch. ``head`` is canonical JSON text."""
+    """Everything that is committed before a first dispatch. ``head`` is canonical JSON text.
+
+    A large payload lies in a file: then ``payload`` is None and ``payload_artifact`` says which (`artifacts`).
+    """
 
     run_key: int
     slot_no: int
@@ -82,6 +96,7 @@ class Intent:
     key_until_us: int | None = None
     solitary: bool = False
     fence: int | None = None
+    payload_artifact: Artifact | None = None
 
 
 @attrs.frozen
@@ -128,6 +143,7 @@ class DispatchFacts:
     usage: str | None = None
     settled_by: str = "wire"
     charged: bool = True
+    raw_artifact: Artifact | None = None
 
     def used(self, unit: str) -> int | None:
         """What the dispatch used of a unit, None where that is not known."""

@@ -118,7 +118,8 @@ def _in_flight(reader: Reader, run_key: int, slot_no: int, case_no: int, variant
         "SELECT name, if_unknown FROM variants WHERE run_key = ? AND variant_no = ?", (run_key, variant)
     )
     newest = reader.row(
-        "SELECT c.if_unknown, d.state, c.key_until_us, c.payload IS NOT NULL FROM calls c"
+        "SELECT c.if_unknown, d.state, c.key_until_us, coalesce(c.payload, c.payload_artifact) IS NOT NULL"
+        " FROM calls c"
         " JOIN dispatches d ON d.call_id = c.call_id"
         " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? AND c.owner = 'attempt'"
         " ORDER BY c.position DESC, d.dispatch_no DESC LIMIT 1",

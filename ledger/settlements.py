@@ -11,9 +11,10 @@ from enum import StrEnum
 import attrs
 
 from . import budgets
+from .artifacts import record
 from .attempts import add_observation
 from .errors import TransitionRefused
-from .records import DispatchFacts, DispatchKey
+from .records import Artifact, DispatchFacts, DispatchKey
 from .schema import settlements
 from .statements import hot_insert
 from .states import AttemptState, DispatchState, NextStep, SlotState
@@ -37,7 +38,7 @@ class Decision(StrEnum):
 
 @attrs.frozen
 class Settlement:
-    """A decision on one dispatch. ``answer`` is canonical JSON text, for LANDED only; ``facts`` hold its usage."""
+    """A decision on one dispatch; ``facts`` hold its usage, ``answer`` (of LANDED) is as `attempts.observe` takes it."""
 
     call_id: str
     dispatch_no: int
@@ -45,7 +46,7 @@ class Settlement:
     made_by: str
     reason: str
     facts: DispatchFacts = DispatchFacts(DispatchState.ANSWERED)
-    answer: str | None = None
+    answer: str | Artifact | None = None
     answer_digest: str = ""
     evidence: str = "{}"
     flags: str = "[]"
@@ -152,10 +153,12 @@ def _end(
     tx.move(
         "dispatch", dispatch,
         "UPDATE dispatches SET state = ?, ended_us = ?, settled_by = ?, reason = ?, message = ?, status = ?,"
-        " tokens_in = ?, tokens_out = ?, cost_nanousd = ?, usage = ?, raw = coalesce(?, raw)"
+        " tokens_in = ?, tokens_out = ?, cost_nanousd = ?, usage = ?, raw = coalesce(?, raw),"
+        " raw_artifact = coalesce(?, raw_artifact)"
         " WHERE call_id = ? AND dispatch_no = ? AND state = 'unknown'",
         (dispatch, tx.now_us, settlement.made_by, facts.reason or settlement.decision, facts.message, facts.status,
-         facts.tokens_in, facts.tokens_out, facts.cost_nanousd, facts.usage, facts.raw, key.call_id, key.dispatch_no),
+         facts.tokens_in, facts.tokens_out, facts.cost_nanousd, facts.usage, facts.raw,
+         facts.raw_artifact and record(tx, facts.raw_artifact), key.call_id, key.dispatch_no),
     )  # fmt: skip
     others = tx.row(
         "SELECT count(*) FROM dispatches d JOIN calls c ON c.call_id = d.call_id WHERE c.run_key = ? AND c.slot_no = ?"

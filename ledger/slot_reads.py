@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from .artifacts import ANSWER, bytes_of, text_of
 from .ledger import Reader
 from .records import PendingSlot
 from .states import NextStep, SlotState
@@ -92,13 +93,13 @@ class CallToRepeat:
 def call_to_repeat(reader: Reader, run_key: int, slot_no: int, attempt_no: int) -> CallToRepeat | None:
     """The newest call of that attempt with its stored bytes."""
     row = reader.row(
-        "SELECT c.call_id, c.attempt_no, max(d.dispatch_no), count(*), c.payload, c.head, c.payload_digest,"
-        " c.key_until_us FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
+        "SELECT c.call_id, c.attempt_no, max(d.dispatch_no), count(*), coalesce(c.payload, c.payload_artifact), c.head,"
+        " c.payload_digest, c.key_until_us FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
         " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? AND c.owner = 'attempt'"
         " GROUP BY c.call_id ORDER BY c.position DESC LIMIT 1",
         (run_key, slot_no, attempt_no),
     )
-    return None if row is None else CallToRepeat(*row)
+    return None if row is None else CallToRepeat(*_more(row[:4], bytes_of(reader, row[4]), *row[5:]))
 
 
 @attrs.frozen
@@ -149,7 +150,8 @@ def unknown_outcomes(
     rows = reader.rows(
         "SELECT c.call_id, d.dispatch_no, c.slot_no, c.attempt_no, c2.case_id, v.name, s.repetition, s.state,"
         " s.attempts = c.attempt_no, c.if_unknown, d.intended_us, d.ended_us, d.bytes_sent, coalesce(d.reason, ''),"
-        " coalesce(d.message, ''), c.payload, c.payload_digest, c.head, d.raw"
+        " coalesce(d.message, ''), coalesce(c.payload, c.payload_artifact), c.payload_digest, c.head,"
+        " coalesce(d.raw, d.raw_artifact)"
         " FROM dispatches d JOIN calls c ON c.call_id = d.call_id"
         " JOIN slots s ON s.run_key = c.run_key AND s.slot_no = c.slot_no"
         " JOIN cases c2 ON c2.run_key = s.run_key AND c2.case_no = s.case_no"
@@ -158,7 +160,14 @@ def unknown_outcomes(
         " ORDER BY d.call_id, d.dispatch_no LIMIT ?",
         (run_key, *values, limit),
     )
-    return [Unknown(*_more(row[:8], bool(row[8]), *row[9:], _held(reader, row[0], row[1]))) for row in rows]
+    return [_unknown(reader, row) for row in rows]
+
+
+def _unknown(reader: Reader, row: Any) -> Unknown:
+    payload, *between, raw = row[15:]
+    held = _held(reader, row[0], row[1])
+    further = (bytes_of(reader, payload), *between, bytes_of(reader, raw), held)
+    return Unknown(*_more(row[:8], bool(row[8]), *row[9:15], *further))
 
 
 def _held(reader: Reader, call_id: str, dispatch_no: int) -> dict[str, int]:
@@ -195,10 +204,10 @@ def unjudged(
 ) -> list[Unjudged]:
     """Selected observations with fewer than ``judges`` judgments, by slot."""
     return [
-        Unjudged(*row)
+        Unjudged(*_more(row[:8], text_of(reader, row[8]), *row[9:]))
         for row in reader.rows(
             "SELECT s.slot_no, o.attempt_no, s.variant_no, s.repetition, c.case_id, c.input, c.expected, c.metadata,"
-            " o.answer, o.evidence, o.flags FROM slots s"
+            f" {ANSWER}, o.evidence, o.flags FROM slots s"
             " JOIN observations o ON o.run_key = s.run_key AND o.slot_no = s.slot_no"
             " AND o.attempt_no = s.selected_attempt"
             " JOIN cases c ON c.run_key = s.run_key AND c.case_no = s.case_no"
@@ -339,26 +348,27 @@ def case_page(reader: Reader, run_key: int, case_id: str) -> list[CasePage]:
 
 def _attempts(reader: Reader, run_key: int, slot_no: int) -> tuple[AttemptPage, ...]:
     rows = reader.rows(
-        "SELECT a.attempt_no, a.state, a.worker_id, a.began_us, a.ended_us, a.reason, a.message, o.answer, o.source,"
+        f"SELECT a.attempt_no, a.state, a.worker_id, a.began_us, a.ended_us, a.reason, a.message, {ANSWER}, o.source,"
         " o.evidence, o.flags FROM attempts a LEFT JOIN observations o"
         " ON o.run_key = a.run_key AND o.slot_no = a.slot_no"
         " AND o.attempt_no = a.attempt_no WHERE a.run_key = ? AND a.slot_no = ? ORDER BY a.attempt_no",
         (run_key, slot_no),
     )
-    return tuple(
-        AttemptPage(
-            *_more(row, _dispatches(reader, run_key, slot_no, row[0]), _settlements(reader, run_key, slot_no, row[0]))
-        )
-        for row in rows
-    )
+    return tuple(_attempt(reader, run_key, slot_no, row) for row in rows)
+
+
+def _attempt(reader: Reader, run_key: int, slot_no: int, row: Any) -> AttemptPage:
+    further = (_dispatches(reader, run_key, slot_no, row[0]), _settlements(reader, run_key, slot_no, row[0]))
+    return AttemptPage(*_more(row[:7], text_of(reader, row[7]), *row[8:], *further))
 
 
 def _dispatches(reader: Reader, run_key: int, slot_no: int, attempt_no: int) -> tuple[DispatchPage, ...]:
     return tuple(
-        DispatchPage(*row)
+        DispatchPage(*_more(row[:11], bytes_of(reader, row[11]), *row[12:]))
         for row in reader.rows(
             "SELECT d.call_id, d.dispatch_no, d.state, d.intended_us, d.ended_us, d.duration_us, d.bytes_sent,"
-            " d.status, d.reason, d.message, d.settled_by, d.raw, d.tokens_in, d.tokens_out, d.cost_nanousd"
+            " d.status, d.reason, d.message, d.settled_by, coalesce(d.raw, d.raw_artifact), d.tokens_in, d.tokens_out,"
+            " d.cost_nanousd"
             " FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
             " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? AND c.owner = 'attempt'"
             " ORDER BY c.position, d.dispatch_no",

@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from tallystick.ledger import coordinators
+from tallystick.ledger import artifacts, coordinators
 from tallystick.ledger.errors import BudgetExhausted, LedgerError, RunBusy
 from tallystick.ledger.file_locks import LockFile, holder_pid
 from tallystick.ledger.ledger import Ledger
@@ -263,3 +263,8 @@ def plan(path: str, cases: str) -> None:
     with Ledger.open(path) as ledger:
         tell(factories.new_run(ledger, int(cases)).run_id)
         hear()
+
+
+def put_large(path: str) -> None:
+    with Ledger.open(path) as ledger:
+        artifacts.put(ledger, b"large" * 100_000)

@@ -1,0 +1,200 @@
+"""The invariants of the ledger as queries: each finds the rows that break it, as one text a row.
+
+I3: unknown is a state, and holds what it reserved. I4: one selected attempt a slot, the newest. I6: a budget is the sum
+of its reservations, and a hard one holds. I8: the population is whole. What a death leaves is no damage: a warning.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import attrs
+
+__all__ = ["RULES", "Rule", "Severity"]
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    ERROR = "error"  # an invariant is broken: something was changed behind the ledger's back, or a defect of ours
+    WARNING = "warning"  # something was left behind; it does no harm and the remedy clears it
+
+
+@attrs.frozen
+class Rule:
+    """One invariant. ``sql`` gives one text for each row that breaks it."""
+
+    code: str
+    what: str
+    sql: str
+    remedy: str
+    severity: Severity = Severity.ERROR
+
+
+_RESTORE: Final = "restore the newest backup, and report this as a defect if nothing else wrote to the file"
+_SLOT: Final = "'run ' || r.run_id || ' slot ' || s.slot_no"
+_OF_RUN: Final = "JOIN runs r ON r.run_key = s.run_key AND r.state NOT IN ('planning', 'importing')"
+_CALL: Final = "'call ' || d.call_id || ' dispatch ' || d.dispatch_no"
+_NEWEST: Final = "LEFT JOIN attempts a ON a.run_key = s.run_key AND a.slot_no = s.slot_no AND a.attempt_no = s.attempts"
+_OF_CALL: Final = (
+    "FROM dispatches d JOIN calls c ON c.call_id = d.call_id AND c.owner = 'attempt'"
+    " JOIN attempts a ON a.run_key = c.run_key AND a.slot_no = c.slot_no AND a.attempt_no = c.attempt_no"
+)
+_SUMS: Final = (
+    "FROM budgets b JOIN runs r ON r.run_key = b.run_key LEFT JOIN (SELECT run_key, budget_no,"
+    " sum(CASE state WHEN 'held' THEN held ELSE 0 END) AS held, sum(coalesce(settled, 0)) AS settled"
+    " FROM reservations GROUP BY run_key, budget_no) t ON t.run_key = b.run_key AND t.budget_no = b.budget_no"
+)
+_BUDGET: Final = "'run ' || r.run_id || ' budget ' || b.budget_no"
+
+RULES: Final[tuple[Rule, ...]] = (
+    # I3
+    Rule(
+        "attempt.unknown_without_dispatch",
+        "attempts are unknown of which no dispatch is",
+        "SELECT 'run ' || r.run_id || ' slot ' || s.slot_no || ' attempt ' || s.attempt_no FROM attempts s "
+        f"{_OF_RUN} WHERE s.state = 'unknown' AND NOT EXISTS (SELECT 1 FROM calls c JOIN dispatches d"
+        " ON d.call_id = c.call_id WHERE c.run_key = s.run_key AND c.slot_no = s.slot_no"
+        " AND c.attempt_no = s.attempt_no AND d.state = 'unknown')",
+        _RESTORE,
+    ),
+    Rule(
+        "slot.unknown_without_attempt",
+        "slots are unknown whose newest attempt is not",
+        f"SELECT {_SLOT} FROM slots s {_OF_RUN} {_NEWEST} WHERE s.state = 'unknown'"
+        " AND s.state NOT IN ('pending', 'in_flight', 'selected') AND coalesce(a.state, '') <> 'unknown'",
+        _RESTORE,
+    ),
+    Rule(
+        "dispatch.intended_without_attempt",
+        "dispatches are under way whose attempt is not",
+        f"SELECT {_CALL} {_OF_CALL} WHERE d.state = 'intended' AND a.state <> 'running'",
+        _RESTORE,
+    ),
+    Rule(
+        "reservation.not_held",
+        "dispatches without a known outcome have given their reservation back",
+        f"SELECT {_CALL} FROM dispatches d JOIN reservations v ON v.call_id = d.call_id"
+        " AND v.dispatch_no = d.dispatch_no WHERE d.state IN ('intended', 'unknown') AND v.state <> 'held'",
+        _RESTORE,
+    ),
+    Rule(
+        "reservation.left_held",
+        "dispatches with a known outcome still hold their reservation",
+        f"SELECT {_CALL} FROM reservations v JOIN dispatches d ON d.call_id = v.call_id"
+        " AND d.dispatch_no = v.dispatch_no WHERE v.state = 'held' AND d.state NOT IN ('intended', 'unknown')",
+        _RESTORE,
+    ),
+    Rule(
+        "settlement.of_unknown",
+        "dispatches were settled and are unknown all the same",
+        f"SELECT {_CALL} FROM settlements t JOIN dispatches d ON d.call_id = t.call_id"
+        " AND d.dispatch_no = t.dispatch_no WHERE d.state = 'unknown'",
+        _RESTORE,
+    ),
+    # I4
+    Rule(
+        "slot.selected_not_newest",
+        "slots have selected an attempt that is not their newest",
+        f"SELECT {_SLOT} FROM slots s {_OF_RUN} WHERE (s.state = 'selected') <> (s.selected_attempt IS NOT NULL)"
+        " OR s.selected_attempt <> s.attempts",
+        _RESTORE,
+    ),
+    Rule(
+        "slot.selected_not_observed",
+        "slots have selected an attempt that has no observation",
+        f"SELECT {_SLOT} FROM slots s {_OF_RUN} {_NEWEST} LEFT JOIN observations o ON o.run_key = s.run_key"
+        " AND o.slot_no = s.slot_no AND o.attempt_no = s.selected_attempt"
+        " WHERE s.state = 'selected' AND (o.run_key IS NULL OR coalesce(a.state, '') <> 'observed')",
+        _RESTORE,
+    ),
+    Rule(
+        "attempt.observed_not_selected",
+        "attempts are observed that their slot has not selected",
+        "SELECT 'run ' || r.run_id || ' slot ' || s.slot_no || ' attempt ' || a.attempt_no FROM attempts a"
+        f" JOIN slots s ON s.run_key = a.run_key AND s.slot_no = a.slot_no {_OF_RUN}"
+        " WHERE a.state = 'observed' AND s.selected_attempt IS NOT a.attempt_no",
+        _RESTORE,
+    ),
+    # I6
+    Rule(
+        "budget.sum",
+        "budgets are not the sum of their reservations",
+        f"SELECT {_BUDGET} || ': held ' || b.held || ' of ' || coalesce(t.held, 0) || ', settled ' || b.settled"
+        f" || ' of ' || coalesce(t.settled, 0) {_SUMS}"
+        " WHERE b.held <> coalesce(t.held, 0) OR b.settled <> coalesce(t.settled, 0)",
+        _RESTORE,
+    ),
+    Rule(
+        "budget.passed",
+        "hard budgets were passed",
+        f"SELECT {_BUDGET} || ': limit ' || b.limit_amount || ', held ' || b.held || ', settled ' || b.settled"
+        " FROM budgets b JOIN runs r ON r.run_key = b.run_key"
+        " WHERE b.kind = 'hard' AND b.held + b.settled > b.limit_amount + b.overrun",
+        _RESTORE,
+    ),
+    # I8
+    Rule(
+        "run.population",
+        "runs have other slots than were planned",
+        "SELECT 'run ' || r.run_id || ': ' || count(s.slot_no) || ' of ' || r.planned FROM runs r"
+        " LEFT JOIN slots s ON s.run_key = r.run_key WHERE r.state NOT IN ('planning', 'importing')"
+        " GROUP BY r.run_key HAVING count(s.slot_no) <> r.planned"
+        " OR (r.planned > 0 AND (min(s.slot_no) <> 1 OR max(s.slot_no) <> r.planned))",
+        _RESTORE,
+    ),
+    Rule(
+        "slot.attempts",
+        "slots have another number of attempts than they count",
+        f"SELECT {_SLOT} FROM slots s {_OF_RUN} LEFT JOIN (SELECT run_key, slot_no, count(*) AS n,"
+        " max(attempt_no) AS newest FROM attempts GROUP BY run_key, slot_no) a"
+        " ON a.run_key = s.run_key AND a.slot_no = s.slot_no"
+        " WHERE s.attempts <> coalesce(a.n, 0) OR s.attempts <> coalesce(a.newest, 0)",
+        _RESTORE,
+    ),
+    Rule(
+        "slot.in_flight",
+        "slots are in flight without a running attempt, or the other way about",
+        f"SELECT {_SLOT} FROM slots s {_OF_RUN} {_NEWEST}"
+        " WHERE (s.state = 'in_flight') <> (coalesce(a.state, '') = 'running')",
+        _RESTORE,
+    ),
+    Rule(
+        "attempt.runs_beside",
+        "older attempts still run",
+        "SELECT 'run ' || r.run_id || ' slot ' || s.slot_no || ' attempt ' || a.attempt_no FROM attempts a"
+        f" JOIN slots s ON s.run_key = a.run_key AND s.slot_no = a.slot_no {_OF_RUN}"
+        " WHERE a.state = 'running' AND a.attempt_no <> s.attempts",
+        _RESTORE,
+    ),
+    Rule(
+        "run.finished_early",
+        "runs are finished in which something waits or is in flight",
+        f"SELECT {_SLOT} FROM slots s {_OF_RUN} WHERE r.state = 'finished' AND s.state IN ('pending', 'in_flight')",
+        "go on with `tallystick resume`",
+    ),
+    # Around them.
+    Rule(
+        "call.without_dispatch",
+        "calls were recorded and have no dispatch",
+        "SELECT 'call ' || c.call_id FROM calls c WHERE c.owner = 'attempt'"
+        " AND NOT EXISTS (SELECT 1 FROM dispatches d WHERE d.call_id = c.call_id)",
+        _RESTORE,
+    ),
+    Rule(
+        "judgment.without_observation",
+        "judgments speak of attempts that have no observation",
+        "SELECT 'run ' || r.run_id || ' slot ' || s.slot_no || ' attempt ' || s.attempt_no FROM judgments s "
+        f"{_OF_RUN} LEFT JOIN observations o ON o.run_key = s.run_key AND o.slot_no = s.slot_no"
+        " AND o.attempt_no = s.attempt_no WHERE o.run_key IS NULL AND s.state = 'judged'",
+        _RESTORE,
+    ),
+    Rule(
+        "fence.behind",
+        "leases have a higher fence than their resource's mark",
+        "SELECT 'lease ' || l.lease_id FROM leases l LEFT JOIN fences f ON f.resource = l.resource"
+        " WHERE l.fence > coalesce(f.high_water, 0)",
+        _RESTORE,
+    ),
+)
