@@ -72,7 +72,7 @@ class Demo:
         scores(after)
         say("\nEach of these was checked:")
         self.check(before, after, unknown, calls_before)
-        say(f"\nLook further: tallystick show language-id {unknown_case(unknown)} --ledger {self.ledger}")
+        say(f"\nLook further: {program()} show language-id {unknown_case(unknown)} --ledger {self.ledger}")
 
     def run_until_the_middle_and_kill(self) -> None:
         middle = self.planned // 2
@@ -176,7 +176,7 @@ class Demo:
         environment = {**os.environ, "LANGUAGE_ID_COUNTER": str(self.counter.resolve())}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode not in accepted:
-            last = (done.stderr.strip() or "no message").splitlines()[-1]
+            last = (done.stderr + done.stdout or "it said nothing").strip().splitlines()[-1]
             raise ClaimBrokenError(f"{shown(command)} succeeds; it ended with {done.returncode}: {last}")
         return done
 
@@ -208,6 +208,11 @@ def table(*rows: tuple[str, str]) -> None:
 def shown(command: list[str]) -> str:
     here = [os.path.relpath(part) if part == str(ORDER) else part for part in command[3:]]
     return " ".join(["tallystick", *here])
+
+
+def program() -> str:
+    """What to type for tallystick here."""
+    return "tallystick" if shutil.which("tallystick") else os.path.relpath(Path(sys.executable).with_name("tallystick"))
 
 
 def claim(holds: bool, text: str) -> None:
