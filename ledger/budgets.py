@@ -154,11 +154,12 @@ def amend(tx: Transaction, run_key: int, budget_no: int, *, limit: int, reason: 
 
 
 def _let_wait_again(tx: Transaction, run_key: int) -> None:
-    """What a full budget had kept from being attempted waits for it again."""
+    """What a full budget had kept from being attempted, or from being resent or asked for, waits for it again."""
     count = tx.change(
-        "UPDATE slots INDEXED BY slots_in_trouble SET state = 'pending', reason = NULL, next_step = 'new',"
-        " not_before_us = 0 WHERE run_key = ? AND state = 'unavailable' AND reason = 'budget'"
-        " AND state NOT IN ('pending', 'in_flight', 'selected')",
+        "UPDATE slots INDEXED BY slots_in_trouble SET state = 'pending', reason = NULL, not_before_us = 0"
+        " WHERE run_key = ? AND reason = 'budget' AND state NOT IN ('pending', 'in_flight', 'selected')"
+        " AND (state = 'unavailable' OR (state = 'unknown' AND next_step <> 'new'))"
+        " AND EXISTS (SELECT 1 FROM runs WHERE runs.run_key = slots.run_key AND runs.state <> 'cancelled')",
         (run_key,),
     )
     if count:

@@ -7,7 +7,7 @@ from typing import Final
 from .errors import RunNotResumable, UsageError
 from .transaction import Transaction
 
-__all__ = ["RETRIABLE", "abandon_run", "ask_to_stop", "finish_run", "mark_unavailable", "retry"]
+__all__ = ["RETRIABLE", "abandon_run", "ask_to_stop", "finish_run", "leave_undecided", "mark_unavailable", "retry"]
 
 RETRIABLE: Final = ("failed", "unavailable", "parked", "cancelled")
 _CHUNK: Final = 20_000
@@ -37,12 +37,15 @@ def finish_run(tx: Transaction, run_key: int) -> bool:
 
 
 def mark_unavailable(tx: Transaction, run_key: int, *, reason: str, variant_no: int | None = None) -> int:
-    """Say of up to some thousand waiting slots that they could not be attempted; returns how many, 0 at the end."""
+    """Say of up to some thousand waiting slots that they could not be attempted; returns how many, 0 at the end.
+
+    Those that wait for a resend or a query are not among them: `leave_undecided`.
+    """
     which = "" if variant_no is None else f" AND variant_no = {int(variant_no)}"
     count = tx.change(
         "UPDATE slots SET state = 'unavailable', reason = ? WHERE run_key = ? AND slot_no IN"
         " (SELECT slot_no FROM slots INDEXED BY slots_pending WHERE run_key = ? AND state = 'pending'"
-        f"{which} LIMIT {_CHUNK})",
+        f" AND next_step = 'new'{which} LIMIT {_CHUNK})",
         (reason, run_key, run_key),
     )
     if count:
@@ -50,8 +53,27 @@ def mark_unavailable(tx: Transaction, run_key: int, *, reason: str, variant_no: 
     return count
 
 
+def leave_undecided(tx: Transaction, run_key: int, *, reason: str, variant_no: int | None = None) -> int:
+    """Slots that wait for a resend or a query which will not be made now are unknown; returns how many.
+
+    Their next step stays, for the case that the reason goes away: then it is made, and never a new request instead.
+    """
+    which = "" if variant_no is None else f" AND variant_no = {int(variant_no)}"
+    count = tx.change(
+        "UPDATE slots INDEXED BY slots_pending SET state = 'unknown', reason = ?"
+        f" WHERE run_key = ? AND state = 'pending' AND next_step <> 'new'{which}",
+        (reason, run_key),
+    )
+    if count:
+        tx.event(run_key, "slots.unknown", {"count": count, "reason": reason, "variant": variant_no})
+    return count
+
+
 def abandon_run(tx: Transaction, run_key: int, *, reason: str, made_by: str) -> int:
-    """Give up what has not begun; the run is cancelled. Raises RunNotResumable while something is in flight."""
+    """Give up what has not begun; the run is cancelled, and what is unknown stays so.
+
+    Raises RunNotResumable while something is in flight.
+    """
     state, in_flight = tx.row(
         "SELECT state, EXISTS (SELECT 1 FROM slots INDEXED BY slots_in_flight"
         " WHERE run_key = runs.run_key AND slots.state = 'in_flight') FROM runs WHERE run_key = ?",
@@ -62,8 +84,9 @@ def abandon_run(tx: Transaction, run_key: int, *, reason: str, made_by: str) -> 
             f"the run is {state} and {'has slots in flight' if in_flight else 'cannot be given up'}",
             "stop its coordinator first (`tallystick cancel`), or resume it once so that what is in flight is settled",
         )
+    leave_undecided(tx, run_key, reason="given_up")
     count = tx.change(
-        "UPDATE slots INDEXED BY slots_pending SET state = 'cancelled', reason = 'given_up', next_step = 'new'"
+        "UPDATE slots INDEXED BY slots_pending SET state = 'cancelled', reason = 'given_up'"
         " WHERE run_key = ? AND state = 'pending'",
         (run_key,),
     )
@@ -77,6 +100,8 @@ def abandon_run(tx: Transaction, run_key: int, *, reason: str, made_by: str) -> 
 def retry(tx: Transaction, run_key: int, *, state: str, reason: str | None) -> int:
     """Let ended slots wait again (``state`` one of RETRIABLE, all or those with that reason); returns how many.
 
+    A parked slot that had to be resent or asked for still has to.
+
     Raises UsageError for another state: an unknown outcome is settled, never just tried again.
     """
     if state not in RETRIABLE:
@@ -86,7 +111,7 @@ def retry(tx: Transaction, run_key: int, *, state: str, reason: str | None) -> i
         )
     which, values = ("", ()) if reason is None else (" AND reason = ?", (reason,))
     count = tx.change(
-        "UPDATE slots INDEXED BY slots_in_trouble SET state = 'pending', reason = NULL, next_step = 'new',"
+        "UPDATE slots INDEXED BY slots_in_trouble SET state = 'pending', reason = NULL,"
         " not_before_us = 0, suspect = 0, solitary_deaths = 0 WHERE run_key = ? AND state = ?"
         f" AND state NOT IN ('pending', 'in_flight', 'selected'){which}",
         (run_key, state, *values),

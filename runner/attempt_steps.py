@@ -95,7 +95,7 @@ class AttemptSteps:
                 case NextStep.NEW:
                     return await self._new_attempt(slot, side, view, solitary=solitary)
                 case NextStep.RESEND:
-                    return await self._resend(slot, side, view)
+                    return await self._resend(slot, side, view, solitary=solitary)
                 case NextStep.QUERY:
                     with self._unless_settled(slot):
                         return await self._queries.run(slot, side.target, self._call_of(slot))
@@ -130,7 +130,7 @@ class AttemptSteps:
         crashpoint("dispatch.intent.committed")
         return await self._dispatches(side, view, prepared, begun.key)
 
-    async def _resend(self, slot: PendingSlot, side: VariantSide, view: SlotView) -> Ended:
+    async def _resend(self, slot: PendingSlot, side: VariantSide, view: SlotView, *, solitary: bool) -> Ended:
         call = self._call_of(slot)
         now_us = self._ledger.clock.now_us()
         if call is None or call.payload is None or not self._policy.may_dispatch(call.dispatches):
@@ -140,7 +140,7 @@ class AttemptSteps:
         prepared = stored_request(call)
         key = DispatchKey(self._run_key, slot.slot_no, call.attempt_no, call.call_id, call.dispatch_no)
         crashpoint("dispatch.intent.before")
-        begun = await self._claimed(slot, lambda tx: attempts.reopen(tx, key, side.holds))
+        begun = await self._claimed(slot, lambda tx: attempts.reopen(tx, key, side.holds, solitary=solitary))
         self._tally.move(SlotState.PENDING, SlotState.IN_FLIGHT)
         crashpoint("dispatch.intent.committed")
         return await self._dispatches(side, view, prepared, begun.key)

@@ -266,6 +266,10 @@ class Executor:
     async def _close(self, full: BudgetExhausted, *, variant_no: int | None) -> None:
         """Say of every slot that the full budget keeps from being attempted that it is unavailable."""
         self.budget_error = full
+        undecided = await self._ledger.write_async(
+            lambda tx: run_ends.leave_undecided(tx, self._run_key, reason="budget", variant_no=variant_no)
+        )
+        self.tally.move(SlotState.PENDING, SlotState.UNKNOWN, undecided)
         while count := await self._ledger.write_async(
             lambda tx: run_ends.mark_unavailable(tx, self._run_key, reason="budget", variant_no=variant_no)
         ):

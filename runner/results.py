@@ -82,9 +82,7 @@ def next_move(reader: Reader, run: RunRow, counts: dict[SlotState, int]) -> Next
         return NextMove.ADOPT
     if run.state == "cancelled":
         return NextMove.NOTHING
-    if any(
-        state == SlotState.UNAVAILABLE and reason == "budget" for state, reason, _ in slot_reasons(reader, run.run_key)
-    ):
+    if any(reason == "budget" for _, reason, _ in slot_reasons(reader, run.run_key)):
         return NextMove.FUND
     if run.state == "open" or counts[SlotState.PENDING] or counts[SlotState.IN_FLIGHT]:
         return NextMove.RESUME

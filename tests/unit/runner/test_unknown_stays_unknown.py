@@ -14,6 +14,7 @@ from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.states import DispatchState, IfUnknown, SlotState
 from tallystick.runner.descriptions import describe
 from tallystick.runner.protocols import Dispatching, Outcome, QueryAnswer, QueryState
+from tallystick.runner.results import NextMove
 from tallystick.runner.sessions import find_or_create, run_session
 from tests.unit.runner.test_executor import (
     ANSWERED,
@@ -122,3 +123,24 @@ def test_a_run_that_is_cancelled_leaves_nothing_in_flight_behind(ledger: Ledger)
         assert reader.row("SELECT state FROM leases")[0] == "released"
     assert states == {"unknown": 2, "pending": 7}
     assert len(target.asked) == 2
+
+
+@pytest.mark.parametrize("policy", [IfUnknown.RESEND, IfUnknown.QUERY])
+def test_a_full_budget_leaves_what_waits_for_a_resend_or_a_query_unknown_and_a_raised_one_goes_on_with_it(
+    ledger: Ledger, policy: IfUnknown
+) -> None:
+    async def reply(target: Scripted, dispatching: Dispatching) -> Outcome:
+        return UNKNOWN if len(target.asked) == 1 else ANSWERED
+
+    proof = QueryAnswer(QueryState.LANDED, ANSWERED)
+    target = Scripted(reply, policy, query_answer=proof)
+    backoff = {"first_seconds": 0.5, "max_seconds": 0.5}  # the first waits while the second meets the full budget
+    first = execute(ledger, target, cases=2, concurrency=1, budgets={"dispatches": 1}, backoff=backoff)
+    if policy is IfUnknown.RESEND:
+        assert (first.counts[SlotState.UNKNOWN], first.counts[SlotState.UNAVAILABLE]) == (1, 1)
+    assert (first.next, int(first.exit_status)) == (NextMove.FUND, 6)
+    last = execute(ledger, target, cases=2, concurrency=1, budgets={"dispatches": 9}, backoff=backoff)
+    assert last.counts[SlotState.SELECTED] == 2
+    assert [attempt.state for attempt in page(ledger, last).attempts] == ["observed"]
+    requests = {one.request_id for one in target.asked if one.slot.case.id == "c0"}
+    assert len(requests) == 1
