@@ -297,7 +297,14 @@ def lose(
 
 
 def keep_late(
-    tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, answer: str | Artifact, answer_digest: str
+    tx: Transaction,
+    key: DispatchKey,
+    facts: DispatchFacts,
+    *,
+    answer: str | Artifact,
+    answer_digest: str,
+    evidence: str = "{}",
+    flags: str = "[]",
 ) -> bool:
     """A whole answer after its attempt had ended: charge its usage and keep it as evidence of that attempt only.
 
@@ -313,7 +320,9 @@ def keep_late(
     if tx.change(
         _MOVE_ATTEMPT, ("late", tx.now_us, "late", facts.message, key.run_key, key.slot_no, key.attempt_no, "unknown")
     ):
-        add_observation(tx, held, answer=answer, answer_digest=answer_digest, source="late")
+        add_observation(
+            tx, held, answer=answer, answer_digest=answer_digest, evidence=evidence, flags=flags, source="late"
+        )
         _wait_for_new_attempt(tx, held)
         _nothing_left_to_decide(tx, held)
     _event(tx, held, "dispatch.late", facts, {"answer": answer_digest})

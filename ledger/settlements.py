@@ -38,7 +38,7 @@ class Decision(StrEnum):
 
 @attrs.frozen
 class Settlement:
-    """A decision on one dispatch; ``facts`` hold its usage, ``answer`` (of LANDED) is as `attempts.observe` takes it."""
+    """A decision on one dispatch; ``facts`` hold its usage, ``answer`` (of LANDED) is what `attempts.observe` takes."""
 
     call_id: str
     dispatch_no: int

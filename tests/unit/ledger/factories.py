@@ -39,7 +39,10 @@ class HandClock:
 
 
 def new_ledger(folder: Path, name: str = "t.db", *, clock: HandClock | None = None) -> Ledger:
-    return Ledger.open(folder / name, create=True, clock=clock)
+    """The ledger of that name, which is made if it is not there; one worker a process, as always."""
+    if not (folder / name).exists():
+        empty_file(folder, name)
+    return Ledger.open(folder / name, clock=clock)
 
 
 def empty_file(folder: Path, name: str = "raw.db") -> Path:
