@@ -212,8 +212,11 @@ def unjudged(
             " AND o.attempt_no = s.selected_attempt"
             " JOIN cases c ON c.run_key = s.run_key AND c.case_no = s.case_no"
             " WHERE s.run_key = ?1 AND s.slot_no > ?2 AND s.state = 'selected'"
-            " AND (SELECT count(*) FROM judgments j WHERE j.run_key = ?1 AND j.evaluation_no = ?3"
-            " AND j.slot_no = s.slot_no AND j.attempt_no = o.attempt_no) < ?4 ORDER BY s.slot_no LIMIT ?5",
+            # By each judge, as the key of judgments begins: without it every slot would look through all of them.
+            " AND EXISTS (SELECT 1 FROM evaluation_judges e WHERE e.run_key = ?1 AND e.evaluation_no = ?3"
+            " AND e.judge_no <= ?4 AND NOT EXISTS (SELECT 1 FROM judgments j WHERE j.run_key = ?1"
+            " AND j.evaluation_no = ?3 AND j.judge_no = e.judge_no AND j.slot_no = s.slot_no"
+            " AND j.attempt_no = s.selected_attempt)) ORDER BY s.slot_no LIMIT ?5",
             (run_key, after_slot, evaluation_no, judges, limit),
         )
     ]
