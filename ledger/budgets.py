@@ -12,10 +12,12 @@ from .errors import BudgetExhausted, UsageError
 from .records import DispatchFacts, DispatchKey, Hold
 from .schema import budget_amendments, budgets, reservations
 from .statements import hot, hot_insert
+from .states import BudgetKind
 from .transaction import Transaction
 
 __all__ = [
     "amend",
+    "amend_bound",
     "holds_of",
     "record_reservations",
     "release",
@@ -151,6 +153,26 @@ def amend(tx: Transaction, run_key: int, budget_no: int, *, limit: int, reason: 
     )
     if limit > old:
         _let_wait_again(tx, run_key)
+
+
+def amend_bound(
+    tx: Transaction, run_key: int, budget_no: int, *, kind: BudgetKind, bound: int | None, reason: str, made_by: str
+) -> None:
+    """Change what a dispatch sets aside from now on, and record it; raises UsageError where it cannot be hard."""
+    old_kind, old_bound, limit, held, settled = tx.row(
+        "SELECT kind, bound_amount, limit_amount, held, settled FROM budgets WHERE run_key = ? AND budget_no = ?",
+        (run_key, budget_no),
+    )
+    if kind is BudgetKind.HARD and held + settled > limit:
+        raise UsageError(
+            f"a budget of which {held + settled} are settled or held cannot be hard at a limit of {limit}",
+            "name a limit that is at least that",
+        )
+    tx.change("UPDATE budgets SET kind = ?, bound_amount = ? WHERE run_key = ? AND budget_no = ?",
+              (kind, bound, run_key, budget_no))  # fmt: skip
+    tx.event(run_key, "budget.bound_amended", {
+        "budget": budget_no, "old": [old_kind, old_bound], "new": [kind, bound], "reason": reason, "by": made_by,
+    })  # fmt: skip
 
 
 def _let_wait_again(tx: Transaction, run_key: int) -> None:

@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .canonical import digest_of_value
+from .ledger import Reader
 from .records import JudgmentRow
 from .schema import judgments
 from .statements import hot_insert
 from .transaction import Transaction
 
-__all__ = ["add_judgments"]
+__all__ = ["add_judgments", "judges_of"]
 
 _ADD = hot_insert(
     judgments, "run_key", "evaluation_no", "judge_no", "slot_no", "attempt_no", "state", "passed", "score", "reason",
     "explanation", "evidence_digest", "worker_id", "judged_us",
 )  # fmt: skip
+
+
+def judges_of(reader: Reader, run_key: int, evaluation_no: int = 1) -> dict[str, str]:
+    """The judges of an evaluation in their order: name, and identity as canonical JSON text."""
+    return dict(
+        reader.rows(
+            "SELECT name, identity FROM evaluation_judges WHERE run_key = ? AND evaluation_no = ? ORDER BY judge_no",
+            (run_key, evaluation_no),
+        )
+    )
 
 
 def add_judgments(tx: Transaction, run_key: int, evaluation_no: int, rows: Sequence[JudgmentRow]) -> None:

@@ -157,7 +157,7 @@ def refuse_changes(run_id: str, differences: Iterable[Difference]) -> None:
     if lines:
         more = f"; and {len(lines) - 3} more" if lines[3:] else ""
         what = f"run {run_id} is not what it was: {'; '.join(lines[:3])}{more}"
-        remedy = f"Change it back, or make a linked new run with `tallystick fork {run_id}`"
+        remedy = "Change it back, or start a new run with `tallystick run --new`"
         raise IdentityChanged(what, remedy, run_id=run_id, differences=lines)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,14 @@ from ..ledger.errors import RunNotResumable, UsageError
 from ..ledger.ledger import Ledger
 from ..ledger.local_facts import folder_of, remember_folder
 from ..ledger.planning import create_run
+from ..ledger.records import BudgetPlan
 from ..ledger.run_reads import RunRow, budgets_of, find_run, run_by_digest, slot_counts, unfinished_of_name, variants_of
 from ..ledger.run_settings import change_settings
-from ..ledger.states import SlotState
+from ..ledger.states import BudgetKind, SlotState
+from ..ledger.transaction import Transaction
+from .budget_spec import BudgetSpec
 from .descriptions import Adapters, Description, case_plans, describe_again, fingerprint_of, run_plan, settings_of
+from .evaluating import with_judges_of
 from .executor import Execution, Executor, VariantSide
 from .holds import holds_by_variant
 from .identity import Section, compare, refuse_changes
@@ -49,7 +52,8 @@ class Session:
 def find_or_create(ledger: Ledger, description: Description, *, new: bool = False) -> Session:
     """The run of this work order: an unfinished or finished one goes on, else one is created.
 
-    ``new`` always creates one. Raises IdentityChanged when an unfinished run of that name was of another identity.
+    ``new`` always creates one. Raises IdentityChanged when an unfinished run of that name was of another identity, or
+    the run that would go on has other judges.
     """
     with ledger.reading() as reader:
         found = None if new else run_by_digest(reader, description.digest)
@@ -57,11 +61,13 @@ def find_or_create(ledger: Ledger, description: Description, *, new: bool = Fals
     if other is not None:
         refuse_changes(other.run_id, compare(_stored_identity(other), description.identity))
     if found is not None:
+        description = with_judges_of(ledger, found, description)
         _take_over_limits(ledger, found, description)
         ledger.write(lambda tx: remember_folder(tx, found.run_id, description.order.folder))
         return Session(_read(ledger, found.run_id), description)
     planned = create_run(ledger, run_plan(description), case_plans(description), only_one=not new)
-    return Session(_read(ledger, planned.run_id), description, is_new=True)
+    run = _read(ledger, planned.run_id)
+    return Session(run, with_judges_of(ledger, run, description), is_new=True)
 
 
 def reopened(
@@ -87,7 +93,7 @@ def reopened(
     order = order.replaced(execution=_execution_of(run))
     description = describe_again(order, run, adapters)
     refuse_changes(run.run_id, compare(_stored_identity(run), description.identity))
-    return Session(run, description)
+    return Session(run, with_judges_of(ledger, run, description))
 
 
 async def run_session(
@@ -128,11 +134,16 @@ async def run_session(
 
 
 async def _leave(ledger: Ledger, coordinator: Coordinator, began: float, reason: str) -> None:
-    crashpoint("run.finish.before")
-    await ledger.write_async(lambda tx: run_ends.finish_run(tx, coordinator.run_key))
-    crashpoint("run.finished")
     active_us = round((time.monotonic() - began) * 1e6)
-    await ledger.write_async(lambda tx: release_run(tx, coordinator, reason=reason, active_us=active_us))
+
+    def work(tx: Transaction) -> None:
+        # In one transaction: a finished run that its dead coordinator still holds would stay held for ever.
+        run_ends.finish_run(tx, coordinator.run_key)
+        release_run(tx, coordinator, reason=reason, active_us=active_us)
+
+    crashpoint("run.finish.before")
+    await ledger.write_async(work)
+    crashpoint("run.finished")
 
 
 def _execution(ledger: Ledger, session: Session, concurrency: int | None, slots_max: int | None) -> Execution:
@@ -180,16 +191,30 @@ def _take_over_budgets(ledger: Ledger, run: RunRow, description: Description) ->
     if set(specs) != set(plan_of):
         raise UsageError(
             f"the work order has other budgets than run {run.run_id}",
-            "A run keeps its budgets; change only their limits, or start a new run with --new",
+            "A run keeps its budgets; change only their limits, bounds and kinds, or start a new run with --new",
         )
     for key, plan in plan_of.items():
-        limit = specs[key].limit
-        if limit != plan.limit_amount:
-            amendment = partial(
-                budgets.amend, run_key=run.run_key, budget_no=plan.budget_no, limit=limit,
-                reason="the work order was changed", made_by="work order",
-            )  # fmt: skip
-            ledger.write(amendment)
+        _change_budget(ledger, run.run_key, plan, specs[key])
+
+
+def _change_budget(ledger: Ledger, run_key: int, plan: BudgetPlan, spec: BudgetSpec) -> None:
+    why, by, number = "the work order was changed", "work order", plan.budget_no
+
+    def limit(tx: Transaction) -> None:
+        budgets.amend(tx, run_key, number, limit=spec.limit, reason=why, made_by=by)
+
+    def bound(tx: Transaction) -> None:
+        amended = spec.bound_per_dispatch
+        budgets.amend_bound(tx, run_key, number, kind=spec.kind, bound=amended, reason=why, made_by=by)
+
+    steps = [
+        (limit, spec.limit != plan.limit_amount),
+        (bound, (spec.kind, spec.bound_per_dispatch) != (plan.kind, plan.bound_amount)),
+    ]
+    # A budget that becomes soft may get a limit below what is spent, one that becomes hard may need a higher one.
+    for step, is_wanted in reversed(steps) if spec.kind is BudgetKind.SOFT else steps:
+        if is_wanted:
+            ledger.write(step)
 
 
 def _execution_of(run: RunRow) -> ExecutionSpec:

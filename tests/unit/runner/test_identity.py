@@ -228,7 +228,7 @@ def test_a_changed_run_is_refused_with_the_differences_and_what_to_do() -> None:
     assert caught.value.run_id == "01j"
     assert caught.value.differences == ('variants.default.target.code: "sha256:1" -> "sha256:9"',)
     assert caught.value.differences[0] in str(caught.value)
-    assert "tallystick fork 01j" in caught.value.remedy
+    assert "tallystick run --new" in caught.value.remedy
     assert "\n" not in str(caught.value)
 
 
