@@ -83,8 +83,11 @@ class LateAnswers:
         late = attrs.evolve(outcome, state=DispatchState.LATE)
         facts = facts_of(late, duration_us=round((time.monotonic() - began) * 1e6), settled_by="late")
         digest = digest_of_bytes(answer.encode())
+        evidence, flags = canonical_text(outcome.evidence), canonical_text(list(outcome.flags))
         self._tally.late += await self._ledger.write_async(
-            lambda tx: attempts.keep_late(tx, key, facts, answer=answer, answer_digest=digest)
+            lambda tx: attempts.keep_late(
+                tx, key, facts, answer=answer, answer_digest=digest, evidence=evidence, flags=flags
+            )
         )
         self._expected.discard(key.call_id)
 

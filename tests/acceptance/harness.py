@@ -45,9 +45,9 @@ __all__ = [
 ]
 
 FIXTURES: Final = Path(__file__).resolve().parents[1] / "fixtures"
+COMMAND_LINE: Final = (sys.executable, "-m", "tallystick")
 DRIVER: Final = (sys.executable, str(FIXTURES / "coordinator.py"))
-COMMAND_LINE: Final = DRIVER
-PATIENCE_SECONDS: Final = 120.0
+PATIENCE_SECONDS: Final = 60.0
 """How long a test waits for another process before it says that this hangs; never what it expects."""
 
 KILLED: Final = -signal.SIGKILL
@@ -58,7 +58,7 @@ class Request:
     """One line of an independent counter: a request that has really arrived."""
 
     request_id: str
-    payload_digest: str | None
+    payload_digest: str
     at: float
 
 
@@ -78,10 +78,7 @@ def read_counter(path: Path) -> list[Request]:
         return []
     lines = path.read_bytes().split(b"\n")[:-1]
     found = [json.loads(line) for line in lines]
-    # A Python target never sees the bytes that were committed, only what was made of them.
-    return [
-        Request(line["request_id"], None if "case" in line else line.get("payload_digest"), line["at"]) for line in found
-    ]
+    return [Request(line["request_id"], line["payload_digest"], line["at"]) for line in found]
 
 
 class Speaking:
@@ -99,12 +96,16 @@ class Speaking:
         self.process.stdin.write(f"{text}\n".encode())
         self.process.stdin.flush()
 
-    def line(self) -> str:
-        """The next line that it prints."""
+    def line(self, *, look: Callable[[], None] = lambda: None) -> str:
+        """The next line that it prints; ``look`` is called while there is none, and may raise."""
         assert self.process.stdout is not None
+        end = time.monotonic() + PATIENCE_SECONDS
         while b"\n" not in self._unread:
-            ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_SECONDS)
-            assert ready, "it says nothing"
+            ready, _, _ = select.select([self.process.stdout], [], [], 0.5)
+            if not ready:
+                look()
+                assert time.monotonic() < end, "it says nothing"
+                continue
             found = os.read(self.process.stdout.fileno(), 65536)
             assert found, "it has ended"
             self._unread += found
@@ -138,10 +139,10 @@ class Service(Speaking):
         """How many requests have arrived, without reading what they were."""
         return self.log.read_bytes().count(b"\n") if self.log.exists() else 0
 
-    def wait_for(self, gate: str) -> None:
+    def wait_for(self, gate: str, *, look: Callable[[], None] = lambda: None) -> None:
         """Until a request waits at the gate."""
         while gate not in self._waiting:
-            word, _, name = self.line().partition(" ")
+            word, _, name = self.line(look=look).partition(" ")
             assert word == "waiting", word
             self._waiting.append(name)
         self._waiting.remove(gate)
@@ -320,6 +321,15 @@ class Site:
         )
         self._coordinators.append(made)
         return made
+
+    def wait_for(self, gate: str) -> None:
+        """Until a request of the newest coordinator waits at the service's gate."""
+
+        def is_alive() -> None:
+            newest = self._coordinators[-1]
+            assert newest.process.poll() is None, f"it ended before {gate}: {newest.out}{newest.err}"
+
+        self.service.wait_for(gate, look=is_alive)
 
     def run(self, *arguments: object, **options: Any) -> Coordinator:
         """Start ``run`` of the work order."""

@@ -58,7 +58,7 @@ def test_e02_committed_answer_is_reused_and_the_interrupted_case_is_tried_again(
     order = http_order(site.service, [case("a"), case("b", **waiting), case("c")], if_unknown="repeat")
     site.order(order)
     first = site.run()
-    site.service.wait_for("never")
+    site.wait_for("never")
     first.dies()
     committed = rows(site.ledger, ANSWERS)
     assert [row[0] for row in committed] == ["a"]

@@ -17,7 +17,7 @@ def killed_while_the_target_works(site: Site, if_unknown: str, **options: object
     cases = [case("a"), case("b", wait="gate", remember=True), case("c")]
     site.order(http_order(site.service, cases, if_unknown=if_unknown, **options))
     coordinator = site.run()
-    site.service.wait_for("gate")
+    site.wait_for("gate")
     coordinator.dies()
     return site.requests()[-1].request_id
 
