@@ -154,10 +154,24 @@ def variants_of(reader: Reader, run_key: int) -> list[VariantRow]:
 
 
 def slot_counts(reader: Reader, run_key: int) -> dict[SlotState, int]:
-    """How many of the planned slots are in each state; the sum is the population."""
+    """How many of the planned slots are in each state; the sum is the population.
+
+    What is selected is what is left of the plan: all other states have an index, so that this does not grow with what
+    is done. `tallystick ledger check` counts the selected themselves.
+    """
     counts = dict.fromkeys(SlotState, 0)
-    for state, count in reader.rows("SELECT state, count(*) FROM slots WHERE run_key = ? GROUP BY state", (run_key,)):
-        counts[SlotState(state)] = count
+    for state in (SlotState.PENDING, SlotState.IN_FLIGHT):
+        counts[state] = reader.row(
+            f"SELECT count(*) FROM slots WHERE run_key = ? AND state = '{state.value}'", (run_key,)
+        )[0]
+    for name, count in reader.rows(
+        "SELECT state, count(*) FROM slots WHERE run_key = ? AND state NOT IN ('pending', 'in_flight', 'selected')"
+        " GROUP BY state",
+        (run_key,),
+    ):
+        counts[SlotState(name)] = count
+    planned = reader.row("SELECT planned FROM runs WHERE run_key = ?", (run_key,))[0]
+    counts[SlotState.SELECTED] = planned - sum(counts.values())
     return counts
 
 
