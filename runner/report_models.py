@@ -120,7 +120,10 @@ class VariantLine(Part):
 
 
 class RunStanding(Part):
-    """How a run stands. ``next`` is what helps, ``command`` the command that does it, empty where none is needed."""
+    """How a run stands. ``next`` is what helps, ``command`` the command that does it, empty where none is needed.
+
+    ``totals`` and ``scores`` are null in the status of a large run, which must not wait for counting.
+    """
 
     format: str
     ledger: str
@@ -140,9 +143,9 @@ class RunStanding(Part):
     reasons: list[ReasonLine]
     unknown: UnknownPart
     budgets: list[BudgetLine]
-    totals: TotalsPart
+    totals: TotalsPart | None
     variants: list[VariantLine]
-    scores: list[ScoreLine]
+    scores: list[ScoreLine] | None
 
 
 class Executing(Part):

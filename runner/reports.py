@@ -35,6 +35,7 @@ from .report_models import (
 from .results import NextMove, RunOutcome, exit_status_of, next_move
 
 __all__ = [
+    "STATUS_COUNTED_MAX",
     "TROUBLE_MAX",
     "executing_now",
     "instant",
@@ -49,12 +50,15 @@ __all__ = [
 ]
 
 TROUBLE_MAX: Final = 10_000
+STATUS_COUNTED_MAX: Final = 100_000
+"""Up to how many planned observations ``status`` counts calls and verdicts; ``report`` always does."""
 
 
 def status_of(ledger: Ledger, run_id: str, *, ledger_option: str = "") -> RunStatus:
     """How the run stands now, and who executes it."""
     with ledger.reading() as reader:
-        parts = _standing(reader, run_reads.find_run(reader, run_id), ledger, ledger_option)
+        run = run_reads.find_run(reader, run_id)
+        parts = _standing(reader, run, ledger, ledger_option, is_counted=run.planned <= STATUS_COUNTED_MAX)
     return RunStatus(**parts, executing=executing_now(ledger, run_id))
 
 
@@ -159,7 +163,13 @@ def shown_amount(unit: str, amount: int) -> Amount:
 
 
 def _standing(
-    reader: Reader, run: RunRow, ledger: Ledger, ledger_option: str, *, with_waste: bool = False
+    reader: Reader,
+    run: RunRow,
+    ledger: Ledger,
+    ledger_option: str,
+    *,
+    with_waste: bool = False,
+    is_counted: bool = True,
 ) -> dict[str, Any]:
     counts = run_reads.slot_counts(reader, run.run_key)
     move, people = next_move(reader, run, counts), population_of(counts)
@@ -186,11 +196,11 @@ def _standing(
         ],
         "unknown": UnknownPart(count=sum(unknown.values()), reasons=unknown),
         "budgets": _budgets(reader, run, with_waste=with_waste),
-        "totals": _totals(reader, run),
+        "totals": _totals(reader, run) if is_counted else None,
         "variants": [
             VariantLine(name=one.name, if_unknown=one.if_unknown) for one in run_reads.variants_of(reader, run.run_key)
         ],
-        "scores": _scores(reader, run),
+        "scores": _scores(reader, run) if is_counted else None,
     }
 
 

@@ -108,7 +108,7 @@ def runs(settings: Settings, *, limit: int) -> int:
 @common
 @click.pass_obj
 def status(settings: Settings, run: str | None) -> int:
-    """Show how RUN stands and who executes it; without RUN the newest."""
+    """Show how RUN stands and who executes it; without RUN the newest unfinished, else the newest."""
     from .looking import show_status
 
     return show_status(settings, run)

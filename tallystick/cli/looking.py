@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..ledger.errors import RunNotFound, UsageError
 from ..ledger.ledger import Ledger
-from ..ledger.run_reads import RunRow, find_run, list_runs
+from ..ledger.run_reads import RunRow, find_run, list_runs, newest_unfinished
 from ..ledger.slot_reads import case_page
 from ..runner.case_pages import case_model
 from ..runner.reports import list_of_runs, report_of, status_of
@@ -76,7 +76,7 @@ def _named_or_newest(ledger: Ledger, run: str | None) -> RunRow:
     with ledger.reading() as reader:
         if run is not None:
             return find_run(reader, run)
-        newest = list_runs(reader, limit=1)
-    if not newest:
+        found = newest_unfinished(reader) or next(iter(list_runs(reader, limit=1)), None)
+    if found is None:
         raise RunNotFound(f"the ledger {ledger.path} has no run", "start one with `tallystick run ORDER`")
-    return newest[0]
+    return found

@@ -77,7 +77,8 @@ def resume_run(
     with Ledger.open(settings.ledger_path) as ledger:
         found = named_or_newest(ledger, run, retry=retry is not None)
         session = reopened(ledger, found.run_id, ADAPTERS)
-        run_to_end(settings, check_ready(session.description.targets.values()))
+        if found.state != "finished" or changes:
+            run_to_end(settings, check_ready(session.description.targets.values()))
         apply_changes(ledger, found, changes)
         if changes:
             session = reopened(ledger, found.run_id, ADAPTERS)
@@ -162,9 +163,11 @@ async def _session(
     display = Display(settings, ledger, session.run.run_key, switch, grace_seconds=grace)
 
     def started(coordinator: Coordinator, tally: Tally) -> None:
-        if not settings.json:
+        if settings.json:
+            return
+        with contextlib.suppress(OSError):  # a reader that went away does not end what is paid for
             show_card(settings.screen(), ledger, session, coordinator, tally)
-            display.start(tally)
+        display.start(tally)
 
     try:
         return await run_session(

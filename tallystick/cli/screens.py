@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..ledger.coordinators import Coordinator
 from ..ledger.ledger import Ledger
 from ..runner.preflight import BudgetOutlook, Preflight
-from ..runner.report_models import BudgetLine, RunEnd, RunReport, RunStanding, RunStatus
+from ..runner.report_models import BudgetLine, RunEnd, RunReport, RunStanding, RunStatus, TotalsPart
 from ..runner.results import NextMove
 from ..runner.sessions import Session
 from ..runner.tally import Tally
@@ -189,7 +189,16 @@ def _with_unknown(spent: str, line: BudgetLine) -> str:
 
 
 def _totals(found: RunStanding) -> list[tuple[str, str]]:
-    totals = found.totals
+    rows = [] if found.totals is None else _calls(found.totals)
+    if found.totals is None:
+        rows.append(("calls", f"`tallystick report {found.run}` counts them, with the scores"))
+    if found.unknown.count:
+        why = joined(f"{count} {reason}" for reason, count in found.unknown.reasons.items())
+        rows.append(("unknown outcomes", f"{found.unknown.count}: {why}"))
+    return rows
+
+
+def _calls(totals: TotalsPart) -> list[tuple[str, str]]:
     states = joined(f"{count} {state}" for state, count in totals.dispatches_by_state.items())
     sent = f"{totals.calls} in {plural(totals.attempts, 'attempt')}, sent {plural(totals.dispatches, 'time')}"
     rows = [("calls", f"{sent}: {states}" if states else sent)]
@@ -200,9 +209,6 @@ def _totals(found: RunStanding) -> list[tuple[str, str]]:
     if totals.cost_usd is not None:
         unpriced = totals.unpriced_dispatches
         rows.append(("cost", f"${totals.cost_usd}" + (f"; at least, {unpriced} had no price" if unpriced else "")))
-    if found.unknown.count:
-        why = joined(f"{count} {reason}" for reason, count in found.unknown.reasons.items())
-        rows.append(("unknown outcomes", f"{found.unknown.count}: {why}"))
     return rows
 
 
@@ -243,12 +249,13 @@ def exit_line(found: RunStanding) -> tuple[str, Tone]:
 
 def _open(found: RunStanding) -> str:
     people = found.population
+    verdictless = sum(sum(one.no_verdict.values()) for one in found.scores or ())
     parts = [
         f"{count} {word}"
         for word, count in (
             ("unknown", people.unknown), ("parked", people.parked), ("unavailable", people.unavailable),
-            ("failed", people.failed), ("without a verdict", sum(sum(one.no_verdict.values()) for one in found.scores)),
+            ("failed", people.failed), ("without a verdict", verdictless),
         )
         if count
     ]  # fmt: skip
-    return ", ".join(parts)
+    return ", ".join(parts) or "verdicts are missing"

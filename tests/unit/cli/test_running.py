@@ -1,0 +1,227 @@
+"""``run`` and ``resume`` from the first call to the last word."""
+
+from __future__ import annotations
+
+import pytest
+
+from tallystick.ledger.records import UNITS
+from tests.unit.cli.project import Project
+
+
+def _rows(project: Project, table: str) -> int:
+    with project.opened() as ledger, ledger.reading() as reader:
+        count: int = reader.row(f"SELECT count(*) FROM {table}")[0]
+    return count
+
+
+def test_run_executes_everything_and_says_where_the_ledger_lies(project: Project) -> None:
+    done = project.give("run", "order.toml")
+    assert done.status == 0
+    assert project.calls == 3
+    assert "3 cases × 1 variant (default) × 1 repetition = 3 planned" in done.out
+    assert "complete: every planned observation is selected" in done.out
+    assert str(project.ledger_path) in done.out
+    assert done.err == ""
+
+
+def test_plain_output_has_no_escape_sequence(project: Project) -> None:
+    assert "\x1b" not in project.give("run", "order.toml").out
+
+
+def test_run_in_json_is_one_document_with_the_whole_population(project: Project) -> None:
+    done = project.give("run", "order.toml", "--json")
+    found = done.document
+    assert done.err == ""
+    assert (found["format"], found["next"], found["exit_status"]) == ("tallystick.run/1", "nothing", 0)
+    assert found["ledger"] == str(project.ledger_path)
+    people = found["population"]
+    assert people.pop("planned") == sum(people.values()) == people["selected"] == 3
+    assert found["budgets"][0]["settled"] == found["totals"]["dispatches"] == found["session"]["dispatches"] == 3
+    assert [(one["passed"], one["judged"], one["planned"]) for one in found["scores"]] == [(3, 3, 3)]
+
+
+def test_a_finished_run_prints_its_report_without_a_call(project: Project) -> None:
+    project.give("run", "order.toml")
+    again = project.give("run", "order.toml")
+    assert (again.status, project.calls) == (0, 3)
+    assert "counted" in again.out
+    assert project.give("run", "order.toml", "--json").document["session"] == {
+        "reused": 3, "dispatches": 0, "stopped": None,
+        "recovery": {"dead_workers": [], "unknown": 0, "again": 0, "interrupted": 0, "parked": 0},
+    }  # fmt: skip
+
+
+def test_new_pays_again(project: Project) -> None:
+    project.give("run", "order.toml")
+    assert project.give("run", "order.toml", "--new").status == 0
+    assert project.calls == 6
+    assert len(project.give("runs", "--json").document["runs"]) == 2
+
+
+def test_limit_stops_and_run_goes_on(project: Project) -> None:
+    done = project.give("run", "order.toml", "--limit", 1)
+    assert (done.status, project.calls) == (75, 1)
+    assert "tallystick resume" in done.out
+    assert f"--ledger {project.ledger_path}" in done.out
+    assert project.give("run", "order.toml").status == 0
+    assert project.calls == 3
+
+
+def test_resume_without_a_name_takes_the_newest_unfinished(project: Project) -> None:
+    project.give("run", "order.toml", "--limit", 1)
+    assert project.give("resume").status == 0
+    assert project.calls == 3
+    nothing = project.give("resume")
+    assert nothing.status == 2
+    assert nothing.err.startswith("tallystick: usage.run_not_found: there is no unfinished run. List")
+
+
+@pytest.mark.parametrize("length", [8, 26])
+def test_a_run_is_named_by_the_beginning_of_its_id(project: Project, length: int) -> None:
+    run = project.give("run", "order.toml", "--json").document["run"]
+    assert project.give("status", run[:length], "--json").document["run"] == run
+
+
+def test_dry_run_calls_nothing_and_creates_nothing(project: Project) -> None:
+    done = project.give("run", "order.toml", "--dry-run")
+    assert (done.status, project.calls) == (0, 0)
+    assert not project.ledger_path.exists()
+    assert not (project.folder / "ledger.db.d").exists()
+    assert "(will be created)" in done.out
+
+
+def test_dry_run_counts_the_cost_at_worst(project: Project) -> None:
+    project.order(
+        budgets='dispatches = 2\nusd = { limit = "1.00", bound_per_dispatch = "0.01" }',
+        execution="attempts_max = 2\ndispatches_max = 4",
+    )
+    found = project.give("run", "order.toml", "--dry-run", "--json").document
+    calls, money = found["budgets"]
+    assert (calls["least"], calls["worst"], calls["enough_for"]) == (3, 24, 2)
+    assert (money["least"], money["worst"], money["enough_for"]) == ("0.03", "0.24", 3)
+    assert found["variants"] == [{"name": "default", "kind": "python", "if_unknown": "keep"}]
+    shown = project.give("run", "order.toml", "--dry-run").out
+    assert "has room for 2 of 3 planned" in shown
+    assert "stays unknown until you settle it" in shown
+
+
+def test_dry_run_says_which_run_would_go_on(project: Project) -> None:
+    run = project.give("run", "order.toml", "--limit", 1, "--json").document["run"]
+    found = project.give("run", "order.toml", "--dry-run", "--json").document
+    assert (found["action"], found["run"], found["ledger_exists"]) == ("continue", run, True)
+    project.give("resume")
+    assert project.give("run", "order.toml", "--dry-run", "--json").document["action"] == "report"
+    assert project.calls == 3
+
+
+def test_a_changed_work_order_is_refused_while_a_run_of_its_name_is_unfinished(project: Project) -> None:
+    project.give("run", "order.toml", "--limit", 1)
+    before = project.bytes_of_ledger()
+    project.write("cases.jsonl", {"id": "c1", "input": 99})
+    for command in (("run", "order.toml"), ("run", "order.toml", "--dry-run")):
+        done = project.give(*command)
+        assert done.status == 4
+        assert done.err.startswith("tallystick: run.identity_changed: ")
+        assert "cases.digest" in done.err
+        assert done.err.count("\n") == 1
+    assert project.calls == 1
+    assert project.bytes_of_ledger() == before
+
+
+def test_changed_target_code_is_refused_with_every_difference_in_json(project: Project) -> None:
+    project.give("run", "order.toml", "--limit", 1)
+    project.write("target.py", "def answer(case):\n    return 7\n")
+    done = project.give("resume", "--json")
+    assert done.status == 4
+    assert done.document["code"] == "run.identity_changed"
+    assert done.document["exit_status"] == 4
+    assert any("target" in line for line in done.document["differences"])
+
+
+def test_failed_cases_end_with_3_and_can_be_retried_by_reason(project: Project) -> None:
+    fail = project.touch("fail")
+    done = project.give("run", "order.toml", "--json")
+    assert done.status == done.document["exit_status"] == 3
+    assert done.document["next"] == "decide"
+    (reason,) = done.document["reasons"]
+    assert (reason["state"], reason["count"]) == ("failed", 3)
+    assert "--retry failed" in done.document["command"]
+    fail.unlink()
+    again = project.give("resume", "asked", "--retry", f"failed:{reason['reason']}")
+    assert again.status == 0
+    assert project.calls == 6
+
+
+def test_a_full_budget_ends_with_6_and_an_amendment_goes_on(project: Project) -> None:
+    project.order(budgets="dispatches = 2")
+    done = project.give("run", "order.toml", "--json")
+    assert (done.status, done.document["next"], project.calls) == (6, "fund", 2)
+    assert done.document["population"]["unavailable"] == 1
+    assert "--amend UNIT=LIMIT" in done.document["command"]
+    more = project.give("resume", "asked", "--amend", "dispatches=3", "--reason", "the last case", "--json")
+    assert (more.status, project.calls) == (0, 3)
+    assert more.document["budgets"][0]["limit"] == 3
+    assert _rows(project, "budget_amendments") == 1
+
+
+def test_an_amended_budget_is_not_taken_back_by_the_same_work_order(project: Project) -> None:
+    project.order(budgets="dispatches = 2")
+    project.give("run", "order.toml")
+    project.give("resume", "asked", "--amend", "dispatches=5", "--reason", "more")
+    assert project.give("run", "order.toml", "--json").document["budgets"][0]["limit"] == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--retry", "unknown"), "unknown outcomes are settled with"),
+        (("--retry", "bogus"), "only failed, unavailable, parked, cancelled can wait again"),
+        (("--amend", "dispatches=5"), "needs a --reason"),
+        (("--reason", "why not"), "add --amend"),
+        (("--amend", "dispatches=many", "--reason", "x"), "many is no limit of dispatches"),
+        (("--amend", "usd=-1", "--reason", "x"), "-1 is no limit of usd"),
+        (("--amend", "stones=5", "--reason", "x"), "write unit=limit"),
+        (("--amend", "usd=5", "--reason", "x"), "no budget counts usd"),
+        (("--amend", "dispatches=0", "--reason", "x"), "lies below the 1"),
+    ],
+)
+def test_changes_that_cannot_be_made_are_told_and_nothing_is_called(
+    project: Project, options: tuple[str, ...], words: str
+) -> None:
+    project.give("run", "order.toml", "--limit", 1)
+    done = project.give("resume", "asked", *options)
+    assert done.status == 2
+    assert words in done.err.lower()
+    assert done.err.count("\n") == 1
+    assert project.calls == 1
+
+
+def test_every_unit_can_be_amended_by_its_own_name(project: Project) -> None:
+    names = {"nanousd": "usd", "milliseconds": "seconds"}
+    limits = {"nanousd": '"1"'}
+    rows = [f'{names.get(unit, unit)} = {{ limit = {limits.get(unit, 100)}, kind = "soft" }}' for unit in UNITS]
+    budgets = "\n".join(rows).replace('dispatches = { limit = 100, kind = "soft" }', "dispatches = 100")
+    project.order(budgets=budgets)
+    project.give("run", "order.toml", "--limit", 1)
+    options = [text for unit in UNITS for text in ("--amend", f"{names.get(unit, unit)}=200")]
+    found = project.give("resume", *options, "--reason", "more", "--json")
+    assert found.status == 0, found.err
+    assert {one["unit"]: one["limit"] for one in found.document["budgets"]} == {
+        "dispatches": 200, "tokens_in": 200, "tokens_out": 200, "tokens": 200, "usd": "200.00", "seconds": 200,
+    }  # fmt: skip
+
+
+def test_a_budget_of_one_variant_is_named_with_it(project: Project) -> None:
+    text = project.order(name="two").read_text()
+    table = text[text.index("[target]") : text.index("[[judges]]")]
+    sides = "".join(table.replace("[target]", f"[variants.{side}.target]") for side in ("old", "new"))
+    text = text.replace(table, sides).replace("[budgets]\ndispatches = 10\n", "")
+    budgets = "".join(f'[[budgets]]\nvariant = "{side}"\nunit = "dispatches"\nlimit = 1\n' for side in ("old", "new"))
+    project.write("order.toml", text.replace("[execution]", f"{budgets}\n[execution]"))
+    assert project.give("run", "order.toml").status == 6
+    unclear = project.give("resume", "two", "--amend", "dispatches=3", "--reason", "x")
+    assert "several budgets count dispatches" in unclear.err
+    assert "variant:old:dispatches" in unclear.err
+    done = project.give("resume", "two", "--amend", "variant:old:dispatches=3", "--reason", "x", "--json")
+    assert [one["limit"] for one in done.document["budgets"]] == [3, 1]
+    assert (done.status, project.calls) == (6, 4)
