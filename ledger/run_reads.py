@@ -161,11 +161,12 @@ def slot_counts(reader: Reader, run_key: int) -> dict[SlotState, int]:
     """
     counts = dict.fromkeys(SlotState, 0)
     for state in (SlotState.PENDING, SlotState.IN_FLIGHT):
+        # The planner would else take the primary key, which reads the whole run.
         counts[state] = reader.row(
-            f"SELECT count(*) FROM slots WHERE run_key = ? AND state = '{state.value}'", (run_key,)
+            f"SELECT count(*) FROM slots INDEXED BY slots_{state} WHERE run_key = ? AND state = '{state}'", (run_key,)
         )[0]
     for name, count in reader.rows(
-        "SELECT state, count(*) FROM slots WHERE run_key = ? AND state NOT IN ('pending', 'in_flight', 'selected')"
+        "SELECT state, count(*) FROM slots INDEXED BY slots_in_trouble WHERE run_key = ? AND state NOT IN ('pending', 'in_flight', 'selected')"
         " GROUP BY state",
         (run_key,),
     ):

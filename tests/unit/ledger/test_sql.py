@@ -19,7 +19,14 @@ from tests.unit.ledger.factories import begin, budget, empty_file, new_run, open
 FOLDER = Path(package.__path__[0])
 VERBS = ("SELECT ", "INSERT INTO ", "UPDATE ", "DELETE FROM ", "WITH ")
 # What stands for a name that only a function knows.
-LOCAL: dict[str, Any] = {"filters": "", "which": "", "table": "slots", "key": "slot_no", "marks": "?, ?"}
+LOCAL: dict[str, Any] = {
+    "filters": "",
+    "which": "",
+    "table": "slots",
+    "key": "slot_no",
+    "marks": "?, ?",
+    "state": "pending",
+}
 
 
 def statements() -> Iterator[tuple[str, str]]:
@@ -102,6 +109,7 @@ QUERIES: dict[str, tuple[Any, str]] = {
     "slots in trouble": (run_reads.slot_reasons, "slots_in_trouble"),
     "who was in trouble": (lambda reader, key: report_reads.troubled_slots(reader, key, limit=9), "slots_in_trouble"),
     "why unknown": (report_reads.unknown_reasons, "dispatches_open"),
+    "how many in each state": (run_reads.slot_counts, "slots_in_flight"),
     "what unknowns hold": (report_reads.held_by_unknown, "dispatches_open"),
 }
 
