@@ -22,6 +22,8 @@ FUNCTION_LINES_MAX = 70
 # Runs only inside Alembic, or runs a command when it is imported.
 NOT_FOR_IMPORT = {"tallystick.__main__", "tallystick.migrations.env"}
 
+SLEEPS = {"time.sleep", "asyncio.sleep", "anyio.sleep"}
+
 # Where a test or a fixture may sleep, and why nothing else would do.
 MAY_SLEEP: dict[str, str] = {
     "tests/fixtures/http_server.py": "a server that drips its answer is what a test asks it to be; nobody waits for it",
@@ -125,7 +127,7 @@ def _sleeps(path: Path) -> list[int]:
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.ImportFrom) and any(alias.name == "sleep" for alias in node.names):
             lines.append(node.lineno)
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "sleep":
+        if not isinstance(node, ast.Call) or ast.unparse(node.func) not in SLEEPS:
             continue
         if not (node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0):
             lines.append(node.lineno)

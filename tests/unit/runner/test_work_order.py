@@ -242,7 +242,7 @@ def test_bytes_that_are_no_work_order_are_told(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('{"version": 1,\n}', "order.json:2: column 1: not JSON"),
+        ('{"version": 1\n"name"', "order.json:2: column 1: not JSON"),
         ('{"version": 1, "version": 1}', "order.json: not JSON (the object key 'version' stands twice)"),
         ('{"version": NaN}', "order.json: not JSON (NaN is not JSON)"),
         ("[1]", "order.json: a work order is a table of keys"),
