@@ -98,11 +98,11 @@ class Demo:
         lines = self.count()
         table(
             ("population", f"{people['planned']} planned = {states}"),
-            ("reused", f"{before['population']['selected']} answers that were committed before the kill"),
-            ("unknown", f"{len(unknown)} calls that were in flight at the kill, made or not: the ledger cannot know"),
+            ("reused", f"{before['population']['selected']} answers committed before the kill"),
+            ("unknown", f"{len(unknown)} in flight at the kill, made or not: the ledger cannot know"),
             ("", "each was asked again under a new request id, as that is harmless; the first one stays unknown"),
             ("calls", f"{dispatches} by the ledger, {lines} by the counter"),
-            ("", f"the counter never saw {dispatches - lines} of the unknown ones: they died before they were made"),
+            ("", f"of the unknown ones, the counter never saw {dispatches - lines}: killed before the call"),
             ("spent", f"{budget['settled']} dispatches, and {budget['held']} more held for the unknown ones"),
             ("", f"{budget['left']} left of {budget['limit']}"),
         )
