@@ -47,9 +47,9 @@ _CLAIM = hot(
     .ordered_values(
         (slots.c.state, bindparam("new")), (slots.c.attempts, slots.c.attempts + bindparam("one"))
     )
-    .where(_SLOT, slots.c.state == bindparam("old"))
+    .where(_SLOT, slots.c.state == bindparam("old"), slots.c.next_step == bindparam("step"))
     .returning(slots.c.attempts),
-    "new", "one", "run", "slot", "old",
+    "new", "one", "run", "slot", "old", "step",
 )  # fmt: skip
 _END_SLOT = hot(
     update(slots)
@@ -138,13 +138,13 @@ _ADD_OBSERVATION = hot_insert(
 def begin(tx: Transaction, intent: Intent) -> Begun:
     """Claim the slot, number a new attempt, reserve, and record the intent of its first dispatch.
 
-    Raises TransitionRefused when the slot is not pending and BudgetExhausted when a hold does not fit; then nothing
-    of it stays.
+    Raises TransitionRefused when the slot does not wait for a new attempt (not even when it waits to resend or to ask
+    for its last call) and BudgetExhausted when a hold does not fit; then nothing of it stays.
     """
     run_key, slot_no, now = intent.run_key, intent.slot_no, tx.now_us
-    claimed = tx.rows(_CLAIM, ("in_flight", 1, run_key, slot_no, "pending"))
+    claimed = tx.rows(_CLAIM, ("in_flight", 1, run_key, slot_no, "pending", "new"))
     if not claimed:
-        raise TransitionRefused(f"slot {slot_no} is not pending", "somebody else has claimed it", "slot", "in_flight")
+        raise _not_claimed(slot_no)
     attempt_no = claimed[0][0]
     key = DispatchKey(run_key, slot_no, attempt_no, intent.call_id, 1, intent.holds)
     budgets.reserve(tx, run_key, intent.holds)
@@ -167,6 +167,15 @@ def begin(tx: Transaction, intent: Intent) -> Begun:
     })  # fmt: skip
     crashpoint("dispatch.intent.inside")
     return Begun(key, now)
+
+
+def _not_claimed(slot_no: int) -> TransitionRefused:
+    return TransitionRefused(
+        f"slot {slot_no} is not pending for a new attempt",
+        "somebody else has claimed or settled it",
+        "slot",
+        "in_flight",
+    )
 
 
 def dispatch_again(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...]) -> Begun:
@@ -430,9 +439,9 @@ def fail_unprepared(
     tx: Transaction, run_key: int, slot_no: int, *, fingerprint: str, reason: str, message: str
 ) -> None:
     """A case from which no request can be made: a failed attempt without any call, and a failed slot."""
-    claimed = tx.rows(_CLAIM, ("in_flight", 1, run_key, slot_no, "pending"))
+    claimed = tx.rows(_CLAIM, ("in_flight", 1, run_key, slot_no, "pending", "new"))
     if not claimed:
-        raise TransitionRefused(f"slot {slot_no} is not pending", "somebody else has claimed it", "slot", "failed")
+        raise _not_claimed(slot_no)
     key = DispatchKey(run_key, slot_no, claimed[0][0], "", 0)
     tx.execute(_ADD_ATTEMPT, (run_key, slot_no, key.attempt_no, "running", tx.worker_id, fingerprint, 0, tx.now_us))
     end_failed(tx, key, DispatchFacts(DispatchState.FAILED, reason, message), waiting=None)

@@ -166,8 +166,8 @@ def slot_counts(reader: Reader, run_key: int) -> dict[SlotState, int]:
             f"SELECT count(*) FROM slots INDEXED BY slots_{state} WHERE run_key = ? AND state = '{state}'", (run_key,)
         )[0]
     for name, count in reader.rows(
-        "SELECT state, count(*) FROM slots INDEXED BY slots_in_trouble WHERE run_key = ? AND state NOT IN ('pending', 'in_flight', 'selected')"
-        " GROUP BY state",
+        "SELECT state, count(*) FROM slots INDEXED BY slots_in_trouble WHERE run_key = ?"
+        " AND state NOT IN ('pending', 'in_flight', 'selected') GROUP BY state",
         (run_key,),
     ):
         counts[SlotState(name)] = count

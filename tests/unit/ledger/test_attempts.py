@@ -305,6 +305,18 @@ def test_only_a_slot_that_waits_can_be_claimed(state: str, ledger: Ledger, run_k
     assert rows_of(ledger) == before
 
 
+@pytest.mark.parametrize("step", [NextStep.RESEND, NextStep.QUERY])
+def test_a_slot_that_is_to_resend_or_ask_for_its_last_call_begins_no_new_one(
+    step: NextStep, ledger: Ledger, run_key: int
+) -> None:
+    key = begin(ledger, run_key).key
+    ledger.write(lambda tx: attempts.lose(tx, key, lost(), waiting=Waiting(step)))
+    before = rows_of(ledger)
+    with pytest.raises(TransitionRefused):
+        begin(ledger, run_key)
+    assert rows_of(ledger) == before
+
+
 def test_an_attempt_whose_second_hold_does_not_fit_leaves_nothing(ledger: Ledger) -> None:
     budgets = (budget(1, limit=5), budget(2, limit=1, scope="variant", value="default"))
     run_key = new_run(ledger, budgets=budgets).run_key
