@@ -31,24 +31,24 @@ _KNOWN_ENDS: Final = (None, False, "", 0)
 class UsageTable(Table):
     """Where the counts stand in the body."""
 
-    tokens_in: str | None = None
-    tokens_out: str | None = None
-    cost_usd: str | None = None
+    tokens_in: str | None = Field(None, description="Path of the count of tokens that went in.")
+    tokens_out: str | None = Field(None, description="Path of the count of tokens that came out.")
+    cost_usd: str | None = Field(None, description="Path of the cost in US dollars, a number or a decimal text.")
     raw: str | None = Field(None, description="What is kept as it was reported; the counts' common parent if absent.")
 
 
 class ErrorTable(Table):
     """An error inside a body: what stands at ``path`` and is not null, false, 0 or empty."""
 
-    path: str
+    path: str = Field(description="Where the error stands.")
     refused: bool = Field(False, description="Whether it says that nothing was done.")
 
 
 class FlagTable(Table):
     """A fact about the answer, such as ``truncated``: it holds where the value at ``path`` is one of these."""
 
-    path: str
-    equals: Any = None
+    path: str = Field(description="Where the value stands.")
+    equals: Any = Field(None, description="The value for which the flag holds.")
 
 
 class BodyTable(Table):

@@ -23,9 +23,9 @@ _PORTS: Final = {"http": 80, "https": 443}
 class QueryRuleTable(Table):
     """When a reply to a query has a meaning: by its status, or by a value in its body."""
 
-    status: list[int] = Field([])
-    path: str | None = None
-    equals: Any = None
+    status: list[int] = Field([], description="The statuses that have this meaning.")
+    path: str | None = Field(None, description="Where the value stands that has this meaning.")
+    equals: Any = Field(None, description="The value.")
 
     @model_validator(mode="after")
     def _says_something(self) -> QueryRuleTable:
@@ -38,21 +38,21 @@ class QueryTable(Table):
     """How the target is asked what became of a request id (``if_unknown = "query"``)."""
 
     url: str = Field(description='Where to ask, with "{{request_id}}" in it; of the same origin as the target.')
-    method: Literal["GET", "POST"] = "GET"
+    method: Literal["GET", "POST"] = Field("GET", description="How it is asked.")
     answer: str | None = Field(None, description="Where the answer stands in the reply; as in the target if absent.")
     landed: QueryRuleTable | None = Field(None, description="It was done; 200 to 299 if absent.")
     pending: QueryRuleTable | None = Field(None, description="It is being done; 202 if absent.")
     never: QueryRuleTable | None = Field(
         None, description="It was not done and never will be. No reply says so if absent."
     )
-    deadline_seconds: float = Field(30.0, gt=0)
+    deadline_seconds: float = Field(30.0, gt=0, description="Total time of a query.")
 
 
 class HttpTable(BodyTable):
     """The table of a target of kind ``http``."""
 
     url: str = Field(description="Where requests go; placeholders may stand after the origin.")
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "POST"
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = Field("POST", description="The method of the request.")
     headers: dict[str, str | SecretTable] = Field({}, description="Text, or `{ env = NAME, prefix = … }` for a secret.")
     params: dict[str, str | int | float | bool | SecretTable] = Field({}, description="Query parameters of the URL.")
     json_body: Any = Field(None, alias="json", description="Template of a JSON body.")

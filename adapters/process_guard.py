@@ -36,7 +36,6 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     leader = _start(arguments[3:], status)
-    _let_go_of_standard_streams()
     code = _wait(leader, death=death, waker=waker, parent=parent)
     _end(leader, grace if code is None else min(grace, _AFTER_LEADER_SECONDS))
     if code is None:
@@ -145,13 +144,6 @@ def _children() -> list[int]:
 def _signal_group(leader: int, number: int) -> None:
     with contextlib.suppress(OSError):
         os.killpg(leader, number)
-
-
-def _let_go_of_standard_streams() -> None:
-    # Whoever reads the program's output waits for the last writer to close it.
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(nothing, descriptor)
 
 
 def _say(status: int, line: str) -> None:

@@ -25,7 +25,7 @@ from .callables import code_identity, find_object, is_async, name_of
 from .outcomes import NotJson, as_json, one_line
 from .tables import Table, nearest, read_table
 
-__all__ = ["PythonJudge", "from_work_order", "judge"]
+__all__ = ["PythonJudge", "PythonJudgeTable", "from_work_order", "judge"]
 
 _PARTS: Final[Mapping[str, Callable[[Observed], Any]]] = {
     "answer": lambda observed: observed.answer,
@@ -46,13 +46,13 @@ _NEEDS: Final = ("context", "expected")
 class PythonJudgeTable(Table):
     """The table of a judge of kind ``python``."""
 
-    name: str | None = None
+    name: str | None = Field(None, description="What it is called in reports; the function's name if absent.")
     function: str = Field(description="`module:name`, or a name in `file`.")
-    file: str | None = None
-    arguments: dict[str, Any] = Field({})
-    scale: tuple[float, float] | None = Field(None, strict=False)
-    needs: list[str] = Field([])
-    version: str | None = None
+    file: str | None = Field(None, description="A Python file, relative to the work order's folder.")
+    arguments: dict[str, Any] = Field({}, description="Passed to the function by name.")
+    scale: tuple[float, float] | None = Field(None, strict=False, description="Lowest and highest score, if any.")
+    needs: list[str] = Field([], description="What must be there for a verdict: `expected`, `context`.")
+    version: str | None = Field(None, description="Stands for the code in the judge's identity, instead of its digest.")
 
 
 def from_work_order(table: Mapping[str, Any], *, folder: Path, place: str) -> PythonJudge:

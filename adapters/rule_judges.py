@@ -23,6 +23,11 @@ from .tables import Table, read_table
 from .templates import text_of
 
 __all__ = [
+    "ContainsTable",
+    "ExactTable",
+    "NotContainsTable",
+    "NumericTable",
+    "RegexTable",
     "RuleJudge",
     "contains",
     "contains_from_work_order",
@@ -170,37 +175,51 @@ def numeric(*, name: str = "numeric", tolerance: float = 0.0, relative: float = 
     return RuleJudge("numeric", name, rule, {"tolerance": tolerance, "relative": relative})
 
 
-class _ExactTable(Table):
-    name: str = "exact"
-    ignore_case: bool = False
-    trim: bool = False
-    strict_numbers: bool = False
+_IGNORE_CASE: Final = "Whether upper and lower case are the same."
+_VALUE: Final = "A text or a list of texts, instead of what the cases expect."
 
 
-class _ContainsTable(Table):
-    name: str = "contains"
-    value: str | list[str] | None = None
-    ignore_case: bool = False
-    any_of: bool = False
+class ExactTable(Table):
+    """The table of a judge of kind ``exact``."""
+
+    name: str = Field("exact", description="What it is called in reports.")
+    ignore_case: bool = Field(False, description=_IGNORE_CASE)
+    trim: bool = Field(False, description="Whether space at the ends of texts is left out.")
+    strict_numbers: bool = Field(False, description="Whether `1` and `1.0` differ.")
 
 
-class _NotContainsTable(Table):
-    name: str = "not_contains"
-    value: str | list[str] | None = None
-    ignore_case: bool = False
+class ContainsTable(Table):
+    """The table of a judge of kind ``contains``."""
+
+    name: str = Field("contains", description="What it is called in reports.")
+    value: str | list[str] | None = Field(None, description=_VALUE)
+    ignore_case: bool = Field(False, description=_IGNORE_CASE)
+    any_of: bool = Field(False, description="Whether one of the texts is enough.")
 
 
-class _RegexTable(Table):
-    name: str = "regex"
-    pattern: str | None = None
-    ignore_case: bool = False
-    full: bool = False
+class NotContainsTable(Table):
+    """The table of a judge of kind ``not_contains``."""
+
+    name: str = Field("not_contains", description="What it is called in reports.")
+    value: str | list[str] | None = Field(None, description=_VALUE)
+    ignore_case: bool = Field(False, description=_IGNORE_CASE)
 
 
-class _NumericTable(Table):
-    name: str = "numeric"
-    tolerance: float = Field(0.0, ge=0)
-    relative: float = Field(0.0, ge=0)
+class RegexTable(Table):
+    """The table of a judge of kind ``regex``."""
+
+    name: str = Field("regex", description="What it is called in reports.")
+    pattern: str | None = Field(None, description="A Python regular expression, instead of what the cases expect.")
+    ignore_case: bool = Field(False, description=_IGNORE_CASE)
+    full: bool = Field(False, description="Whether the pattern has to be the whole answer.")
+
+
+class NumericTable(Table):
+    """The table of a judge of kind ``numeric``."""
+
+    name: str = Field("numeric", description="What it is called in reports.")
+    tolerance: float = Field(0.0, ge=0, description="How far the answer may be off.")
+    relative: float = Field(0.0, ge=0, description="The same as a part of the expected number.")
 
 
 def _factory(table: type[Table], make: Callable[..., RuleJudge]) -> Callable[..., RuleJudge]:
@@ -215,11 +234,11 @@ def _factory(table: type[Table], make: Callable[..., RuleJudge]) -> Callable[...
     return from_work_order
 
 
-exact_from_work_order = _factory(_ExactTable, exact)
-contains_from_work_order = _factory(_ContainsTable, contains)
-not_contains_from_work_order = _factory(_NotContainsTable, not_contains)
-regex_from_work_order = _factory(_RegexTable, regex)
-numeric_from_work_order = _factory(_NumericTable, numeric)
+exact_from_work_order = _factory(ExactTable, exact)
+contains_from_work_order = _factory(ContainsTable, contains)
+not_contains_from_work_order = _factory(NotContainsTable, not_contains)
+regex_from_work_order = _factory(RegexTable, regex)
+numeric_from_work_order = _factory(NumericTable, numeric)
 
 
 def same_json(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 import attrs
+from pydantic import Field
 
 from ..ledger.errors import SecretMissing
 from .tables import Table
@@ -23,9 +24,9 @@ _TELLING: Final = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE
 class SecretTable(Table):
     """``{ env = "API_KEY", prefix = "Bearer " }``: the value is read when a run begins, and stored nowhere."""
 
-    env: str
-    prefix: str = ""
-    suffix: str = ""
+    env: str = Field(description="Name of the environment variable.")
+    prefix: str = Field("", description="What is put before its value.")
+    suffix: str = Field("", description="What is put behind its value.")
 
 
 def secret_value(secret: SecretTable, *, place: str, environment: Mapping[str, str] | None = None) -> str:

@@ -1,0 +1,115 @@
+"""Write the reference of targets and judges from their tables; `render` gives the same text to the tests."""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from tallystick.adapters.bodies import ErrorTable, FlagTable, UsageTable
+from tallystick.adapters.event_stream import EventsTable
+from tallystick.adapters.http_table import HttpTable, QueryRuleTable, QueryTable
+from tallystick.adapters.process_target import ProcessTable
+from tallystick.adapters.python_judge import PythonJudgeTable
+from tallystick.adapters.python_target import PythonTable
+from tallystick.adapters.reasons import REASONS
+from tallystick.adapters.rule_judges import ContainsTable, ExactTable, NotContainsTable, NumericTable, RegexTable
+from tallystick.adapters.secrets import SecretTable
+
+REFERENCE: Final = Path(__file__).resolve().parent / "reference"
+PAGE: Final = "targets-and-judges.md"
+
+_BEGIN: Final = "<!-- Written by `python docs/generate_adapters.py` from the models. -->\n"
+_END: Final = "<!-- End of what is written by `python docs/generate_adapters.py`. -->\n"
+_TARGETS: Final[dict[str, type[BaseModel]]] = {
+    '`kind = "python"`': PythonTable,
+    '`kind = "http"`': HttpTable,
+    '`kind = "process"`': ProcessTable,
+}
+_INNER: Final[dict[str, type[BaseModel]]] = {
+    "a secret": SecretTable,
+    "`usage`": UsageTable,
+    "`error`": ErrorTable,
+    "`flags.NAME`": FlagTable,
+    "`events`": EventsTable,
+    "`query`": QueryTable,
+    "`query.landed`, `query.pending`, `query.never`": QueryRuleTable,
+}
+_JUDGES: Final[dict[str, type[BaseModel]]] = {
+    '`kind = "exact"`': ExactTable,
+    '`kind = "contains"`': ContainsTable,
+    '`kind = "not_contains"`': NotContainsTable,
+    '`kind = "regex"`': RegexTable,
+    '`kind = "numeric"`': NumericTable,
+    '`kind = "python"`': PythonJudgeTable,
+}
+_WORDS: Final[dict[Any, str]] = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "`true` or `false`",
+    Any: "any value",
+}
+
+
+def render() -> str:
+    """The page as it is written, with the tables and reasons put in anew."""
+    written = (REFERENCE / PAGE).read_text(encoding="utf-8")
+    head, begin, rest = written.partition(_BEGIN)
+    _, end, tail = rest.partition(_END)
+    return head + begin + _made() + "\n" + end + tail
+
+
+def _made() -> str:
+    parts = ["\n## Targets\n", *(_table(title, model) for title, model in _TARGETS.items())]
+    parts += ["\n## Tables inside a target's\n", *(_table(title, model) for title, model in _INNER.items())]
+    parts += ["\n## Judges\n", *(_table(title, model) for title, model in _JUDGES.items())]
+    parts += ["\n## Reasons\n\n| reason | what happened |\n|---|---|\n"]
+    parts += [f"| `{reason}` | {meaning} |\n" for reason, meaning in REASONS.items()]
+    return "".join(parts)
+
+
+def _table(title: str, model: type[BaseModel]) -> str:
+    lines = ["", f"### {title}", "", "| key | type | default | meaning |", "|---|---|---|---|"]
+    lines += [_row(field.alias or name, field) for name, field in model.model_fields.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, field: FieldInfo) -> str:
+    if field.is_required():
+        default = "**required**"
+    else:
+        default = "—" if field.default in (None, [], {}) else f"`{json.dumps(field.default)}`"
+    return f"| `{name}` | {_words(field.annotation)} | {default} | {field.description} |"
+
+
+def _words(annotation: Any) -> str:
+    if annotation in _WORDS:
+        return _WORDS[annotation]
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return ", ".join(f"`{json.dumps(member.value)}`" for member in annotation)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "table"
+    inner = [_words(part) for part in typing.get_args(annotation) if part not in (type(None), ...)]
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal:
+        return ", ".join(f"`{json.dumps(value)}`" for value in typing.get_args(annotation))
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(dict.fromkeys(inner))
+    if origin is dict:
+        return f"table of {inner[1]}"
+    return f"list of {' and '.join(dict.fromkeys(inner))}"
+
+
+def main() -> None:
+    (REFERENCE / PAGE).write_text(render(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
