@@ -53,6 +53,10 @@ class TaskCalls:
         timer = loop.call_later(deadline_seconds, _end, over)
         try:
             await over
+        except asyncio.CancelledError:
+            if task.done() and not task.cancelled():
+                _report(task.result(), late)  # it had come, and the waiter was cancelled before it could look
+            raise
         finally:
             timer.cancel()
             if not task.done():
@@ -115,7 +119,11 @@ class ThreadCalls:
         try:
             outcome = await over
         except asyncio.CancelledError:
-            self._overdue += 1
+            arrived = over.result() if over.done() and not over.cancelled() else None
+            if arrived is None:
+                self._overdue += 1
+            else:
+                _report(arrived, late)  # it had come, and the waiter was cancelled before it could look
             raise
         finally:
             timer.cancel()

@@ -147,7 +147,11 @@ class HttpTarget:
             else:
                 outcome = self._cut(reply, progress, "deadline", told)
         except Exception as fault:  # noqa: BLE001 - a dispatch says what became of it, whatever happens
-            outcome = self._cut(reply, progress, "adapter.error", f"{type(fault).__name__}: {fault}")
+            told = self._redactor.text(f"{type(fault).__name__}: {fault}")
+            if progress.bytes_sent == 0:
+                outcome = attrs.evolve(_not_sent("adapter.error", told), state=DispatchState.FAILED)
+            else:
+                outcome = self._cut(reply, progress, "adapter.error", told)
         finally:
             self._redactor.clean(progress.partial)
         return self._redacted(outcome, progress)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import os
 import subprocess
 import sys
 import textwrap
@@ -475,11 +474,53 @@ def test_decorated_function_keeps_its_options_and_the_table_overrides_them(tmp_p
     assert (made.if_unknown, made.version) == (IfUnknown.KEEP, "4")
 
 
-def test_child_that_is_forked_by_a_target_does_not_see_a_broken_pool() -> None:
-    def forks(case: Case) -> int:
-        child = os.fork()
-        if child == 0:
-            os._exit(7)
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def test_answer_that_comes_with_the_cancellation_is_reported_as_late() -> None:
+    late: list[Outcome] = []
 
-    assert run_case(target(forks), make_case()).answer == 7
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+
+        async def quick(case: Case) -> str:
+            loop.call_soon(call.cancel)  # before the dispatch is woken by this function's end
+            return "at the last moment"
+
+        made = target(quick)
+        slot = make_slot()
+        call = asyncio.create_task(made.dispatch(made.prepare(slot), make_dispatching(slot, late=late.append)))
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await made.close()
+
+    run(scenario())
+    assert [outcome.answer for outcome in late] == ["at the last moment"]
+
+
+def test_answer_of_a_thread_that_comes_with_the_cancellation_is_reported_as_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late: list[Outcome] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        posted = threading.Event()
+        post = loop.call_soon_threadsafe
+
+        def posting(*args: Any) -> Any:
+            handle = post(*args)
+            posted.set()
+            return handle
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", posting)
+        made = target(lambda case: "at the last moment")
+        slot = make_slot()
+        call = asyncio.create_task(made.dispatch(made.prepare(slot), make_dispatching(slot, late=late.append)))
+        await asyncio.sleep(0)
+        assert posted.wait(30)  # the answer stands in the loop's queue, and behind it:
+        loop.call_soon(call.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await made.close()
+        assert made._calls._overdue == 0  # type: ignore[attr-defined]
+
+    run(scenario())
+    assert [outcome.answer for outcome in late] == ["at the last moment"]
