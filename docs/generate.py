@@ -6,6 +6,8 @@ import importlib
 import inspect
 import json
 import pkgutil
+import re
+from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, cast
@@ -14,10 +16,19 @@ import attrs
 from pydantic import BaseModel
 
 import tallystick
+from tallystick.ledger.crashpoints import CRASHPOINTS
 from tallystick.ledger.errors import TallystickError
+from tallystick.ledger.states import INITIAL, MACHINES, TRANSITIONS
 from tallystick.runner.work_order_models import TABLES
 
-REFERENCE: Final = Path(__file__).resolve().parent / "reference"
+DOCS: Final = Path(__file__).resolve().parent
+REFERENCE: Final = DOCS / "reference"
+ARCHITECTURE: Final = DOCS / "architecture.md"
+
+_MACHINES_BEGIN: Final = "<!-- Written by `make docs` from ledger/states.py. -->\n"
+_MACHINES_END: Final = "<!-- End of what is written from ledger/states.py. -->\n"
+_POINTS_BEGIN: Final = "<!-- Written by `make docs` from ledger/crashpoints.py. -->\n"
+_POINTS_END: Final = "<!-- End of what is written from ledger/crashpoints.py. -->\n"
 
 _KEYS_BEGIN: Final = "<!-- Written by `make docs` from the models. -->\n"
 _KEYS_END: Final = "<!-- End of what is written by `make docs`. -->\n"
@@ -56,6 +67,40 @@ status is what the command line returns when the error ends a command.
 def render() -> dict[str, str]:
     """The generated pages by file name."""
     return {"errors.md": _errors_page(), "work-order.md": _work_order_page()}
+
+
+def architecture() -> str:
+    """The page as it is written, with the state machines and the crash points put in anew."""
+    written = ARCHITECTURE.read_text(encoding="utf-8")
+    written = _put_between(written, _MACHINES_BEGIN, _MACHINES_END, "".join(_machine(name) for name in MACHINES))
+    return _put_between(written, _POINTS_BEGIN, _POINTS_END, _crash_points())
+
+
+def meanings(machine: type[StrEnum]) -> dict[str, str]:
+    """What the comment behind each member of a state machine says, by value."""
+    lines = inspect.getsource(machine).splitlines()
+    found = (re.fullmatch(r'    [A-Z_]+ = "(\w+)"  # (.+)', line) for line in lines)
+    return {match[1]: match[2] for match in found if match}
+
+
+def _put_between(text: str, begin: str, end: str, made: str) -> str:
+    head, first, rest = text.partition(begin)
+    _, last, tail = rest.partition(end)
+    return head + first + made + "\n" + last + tail
+
+
+def _machine(name: str) -> str:
+    moves, states = TRANSITIONS[name], meanings(MACHINES[name])
+    lines = ["", f"### {name}", "", "```mermaid", "stateDiagram-v2", f"    [*] --> {INITIAL[name]}"]
+    lines += [f"    {old} --> {new}" for old in states for new in states if new in moves[old]]
+    lines += [f"    {state} --> [*]" for state in states if not moves[state]]
+    lines += ["```", "", "| state | meaning |", "|---|---|", *(f"| `{at}` | {said} |" for at, said in states.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _crash_points() -> str:
+    rows = [f"| `{name}` | {said} |" for name, said in CRASHPOINTS.items()]
+    return "\n".join(["", "| crash point | where the process stands |", "|---|---|", *rows]) + "\n"
 
 
 def error_modules() -> list[ModuleType]:
@@ -157,6 +202,8 @@ def main() -> None:
     for name, text in render().items():
         (REFERENCE / name).write_text(text, encoding="utf-8")
         print(f"wrote docs/reference/{name}")
+    ARCHITECTURE.write_text(architecture(), encoding="utf-8")
+    print(f"wrote docs/{ARCHITECTURE.name}")
 
 
 if __name__ == "__main__":
