@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tallystick.adapters.http_target import from_work_order
 from tallystick.runner.protocols import Outcome
 
 from .http_makers import ANSWERED, FAILED, ask
@@ -54,3 +56,9 @@ def test_see_other_is_fetched_by_get(service: Service) -> None:
     outcome = redirecting(service, {"redirect": '/b?answer="seen"', "status": 303})
     assert (outcome.state, outcome.answer) == (ANSWERED, "seen")
     assert [line["method"] for line in service.lines()] == ["POST", "GET"]
+
+
+@pytest.mark.parametrize(("follows", "sends"), [(False, 1), (True, 6)])
+def test_target_says_how_many_requests_a_dispatch_may_be(service: Service, follows: bool, sends: int) -> None:
+    table = {"url": f"{service.url}/ask", "json": {}, "follow_redirects": follows}
+    assert from_work_order(table, folder=Path(), place="target").wire_sends_max == sends
