@@ -57,6 +57,8 @@ class HttpTarget:
     def __init__(self, table: HttpTable, *, folder: Path, place: str) -> None:
         self.if_unknown = table.if_unknown
         self.key_valid_seconds = table.key_valid_seconds
+        # A dispatch may be as many requests as hops; a hard budget of dispatches sets all of them aside.
+        self.wire_sends_max = _HOPS_MAX + 1 if table.follow_redirects else 1
         self._table = table
         self._place = place
         self._ca_file = None if table.ca_file is None else folder / table.ca_file
@@ -197,7 +199,7 @@ class HttpTarget:
         return outcome_of_cut(reply, body, reason=reason, message=message, statuses=self._statuses, bodies=self._bodies)
 
     def _redacted(self, outcome: Outcome, progress: WireProgress) -> Outcome:
-        if outcome.bytes_sent == 0:
+        if outcome.bytes_sent == 0 and not progress.wire_sends:
             return outcome
         return attrs.evolve(outcome, bytes_sent=progress.bytes_sent, wire_sends=progress.wire_sends)
 

@@ -234,7 +234,7 @@ def observe(
 def refuse(tx: Transaction, key: DispatchKey, facts: DispatchFacts) -> None:
     """Proven not to have been done; the attempt goes on, its call may be dispatched again."""
     _end_dispatch(tx, key, facts, DispatchState.INTENDED)
-    budgets.settle_refused(tx, key, charged=facts.charged)
+    budgets.settle_refused(tx, key, sends=facts.used("dispatches") or 1 if facts.charged else 0)
     _event(tx, key, "dispatch.refused", facts)
 
 

@@ -104,11 +104,11 @@ def settle(tx: Transaction, key: DispatchKey, facts: DispatchFacts) -> None:
         _settle_one(tx, key, hold, hold.amount if used is None else used, unknown=used is None)
 
 
-def settle_refused(tx: Transaction, key: DispatchKey, *, charged: bool) -> None:
-    """Nothing was done: only the dispatch itself counts, and that only where something was sent."""
+def settle_refused(tx: Transaction, key: DispatchKey, *, sends: int) -> None:
+    """Nothing was done: only what was sent counts, in budgets of dispatches; ``sends`` is 0 where nothing left."""
     for hold in key.holds:
-        if charged and hold.unit == "dispatches":
-            _settle_one(tx, key, hold, 1, unknown=False)
+        if sends and hold.unit == "dispatches":
+            _settle_one(tx, key, hold, sends, unknown=False)
         else:
             _release_one(tx, key, hold)
 
