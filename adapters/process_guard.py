@@ -35,6 +35,8 @@ def main(arguments: list[str]) -> None:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    if select.select([death], [], [], 0)[0] or os.getppid() != parent:
+        return  # the coordinator is gone already: nothing is begun
     leader = _start(arguments[3:], status)
     code = _wait(leader, death=death, waker=waker, parent=parent)
     _end(leader, grace if code is None else min(grace, _AFTER_LEADER_SECONDS))

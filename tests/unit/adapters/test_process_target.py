@@ -363,3 +363,14 @@ def test_many_programs_at_once_keep_their_answers_apart(tmp_path: Path) -> None:
         await target.close()
 
     run(scenario())
+
+
+def test_guard_whose_coordinator_is_gone_already_starts_nothing(tmp_path: Path) -> None:
+    death_reading, death = os.pipe()
+    os.close(death)
+    begun = tmp_path / "begun"
+    guard = [sys.executable, "-I", "-S", str(ROOT / "adapters" / "process_guard.py"), str(death_reading), "2", "0"]
+    done = subprocess.run([*guard, "touch", str(begun)], pass_fds=(death_reading,), timeout=60)
+    os.close(death_reading)
+    assert done.returncode == 0
+    assert not begun.exists()
