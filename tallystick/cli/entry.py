@@ -48,8 +48,12 @@ def invoke(arguments: Sequence[str], settings: Settings | None = None) -> int:
 
     settings = settings or Settings()
     try:
-        result = cli.main(list(arguments), prog_name="tallystick", standalone_mode=False, obj=settings)
+        # Not by `cli.main`, which has statuses of its own for signals and for readers that go away.
+        with cli.make_context("tallystick", list(arguments), obj=settings) as context:
+            status = int(cli.invoke(context) or 0)
         sys.stdout.flush()
+    except click.exceptions.Exit as asked:
+        return asked.exit_code
     except BrokenPipeError:
         # Python flushes at exit, and would complain then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -63,7 +67,7 @@ def invoke(arguments: Sequence[str], settings: Settings | None = None) -> int:
         return _tell_usage(problem)
     except Exception as problem:  # noqa: BLE001 - the last place where an error can become a line
         return _tell_error(problem, settings)
-    return int(result or 0)
+    return status
 
 
 def _main_thread() -> threading.Thread:

@@ -62,8 +62,8 @@ def show_case(settings: Settings, run: str, case: str, *, variant: str | None, r
             pages = case_page(reader, row.run_key, case)
     chosen = [page for page in pages if variant in (None, page.variant) and repetition in (None, page.repetition)]
     if not chosen:
-        what = "that variant and repetition" if pages else f"a case {case}"
-        raise UsageError(f"run {row.run_id} has not {what}", "its report names its cases and variants")
+        what = f"no such variant or repetition of case {case}" if pages else f"no case {case}"
+        raise UsageError(f"run {row.run_id} has {what}", "name one that its work order has")
     found = case_model(str(ledger.path), row, chosen)
     if settings.json:
         write_json(found)

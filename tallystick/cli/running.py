@@ -55,9 +55,10 @@ def run_order(settings: Settings, order: Path, *, limit: int | None, concurrency
     if known is None or known.state != "finished":
         # Before anything is written: a run that could not dispatch would only be in the way.
         run_to_end(settings, check_ready(description.targets.values()))
-    if known is None and not settings.json:
-        show_preflight_on(settings.screen(), _preflight(settings, description, known, concurrency))
+    outlook = _preflight(settings, description, known, concurrency)
     with Ledger.open(path, create=True) as ledger:
+        if known is None and not settings.json:
+            show_preflight_on(settings.screen(), outlook)
         session = find_or_create(ledger, description, new=new)
         return _execute(settings, ledger, session, limit=limit, concurrency=concurrency)
 

@@ -1,0 +1,42 @@
+"""What is shown while a session goes on."""
+
+from __future__ import annotations
+
+from tallystick.cli.live import progress_lines
+from tallystick.cli.words import duration
+from tallystick.ledger.run_reads import find_run, slot_counts
+from tallystick.ledger.states import SlotState
+from tallystick.runner.tally import Tally
+from tests.unit.cli.project import Project
+
+
+def test_progress_names_done_in_flight_unknown_spent_and_held(project: Project) -> None:
+    project.order(budgets='dispatches = 10\nusd = { limit = "1", bound_per_dispatch = "0.25" }')
+    project.with_an_unknown()
+    with project.opened() as ledger:
+        with ledger.reading() as reader:
+            run_key = find_run(reader, "asked").run_key
+            tally = Tally(slot_counts(reader, run_key))
+        assert progress_lines(ledger, run_key, tally, seconds_left=75) == [
+            "3 of 3 done · 1 unknown · about 1 min 15 s left",
+            "dispatches: 2 spent, 1 held of 10",
+            "usd: $0.50 spent, $0.25 held of $1.00",
+        ]
+
+
+def test_progress_says_until_when_everything_waits(project: Project) -> None:
+    project.give("run", "order.toml", "--limit", 1)
+    with project.opened() as ledger:
+        with ledger.reading() as reader:
+            run_key = find_run(reader, "asked").run_key
+            tally = Tally(slot_counts(reader, run_key))
+        tally.waits_until_us = ledger.clock.now_us() + 3_600_000_000
+        assert "waiting until 20" in progress_lines(ledger, run_key, tally)[0]
+        tally.move(SlotState.PENDING, SlotState.IN_FLIGHT)
+        assert "waiting" not in progress_lines(ledger, run_key, tally)[0]
+
+
+def test_durations_are_told_in_the_two_largest_units() -> None:
+    assert [duration(seconds) for seconds in (0.4, 59, 61, 3599, 7500)] == [
+        "0 s", "59 s", "1 min 1 s", "59 min 59 s", "2 h 5 min",
+    ]  # fmt: skip
