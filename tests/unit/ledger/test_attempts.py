@@ -280,6 +280,18 @@ def test_a_stale_attempt_number_changes_nothing_of_the_newer_attempt(end: str, l
     assert one(ledger, "SELECT selected_attempt FROM slots WHERE slot_no = 1") == (2,)
 
 
+def test_an_older_attempt_cannot_end_its_slot_even_if_it_runs(ledger: Ledger, run_key: int) -> None:
+    do(ledger, lose_and_repeat, begin(ledger, run_key).key)
+    new = begin(ledger, run_key).key
+    revived = "UPDATE attempts SET state = 'running' WHERE run_key = ? AND attempt_no = 1"
+    ledger.write(lambda tx: tx.change(revived, (run_key,)))
+    before = rows_of(ledger)
+    for end in (observe, fail, lose):
+        with pytest.raises(TransitionRefused, match="slot"):
+            do(ledger, end, attrs.evolve(new, attempt_no=1))
+    assert rows_of(ledger) == before
+
+
 @pytest.mark.parametrize("ended", ["in flight", *ENDED])
 def test_a_dispatch_follows_only_one_that_was_refused_in_an_attempt_that_runs(
     ended: str, ledger: Ledger, run_key: int

@@ -335,6 +335,13 @@ def test_no_case_is_blamed_for_a_death_in_company(ledger: Ledger) -> None:
     )
 
 
+def test_no_case_that_was_to_be_alone_is_blamed_for_a_death_in_company(ledger: Ledger) -> None:
+    run = new_run(ledger)
+    killed(ledger, run.run_id, -1, 2, if_unknown="repeat")
+    open_run(ledger, run.run_id)
+    assert every(ledger, "SELECT state, solitary_deaths FROM slots ORDER BY slot_no")[:2] == [("pending", 0)] * 2
+
+
 def test_no_case_is_blamed_when_it_was_alone_only_by_chance(ledger: Ledger) -> None:
     run = new_run(ledger)
     for _ in range(4):

@@ -138,7 +138,7 @@ def test_a_landed_dispatch_needs_its_answer(ledger: Ledger, run_key: int) -> Non
     ("newer", "decision"),
     [
         (newer, decision)
-        for newer in ("waits", "runs", "has answered", "has failed")
+        for newer in ("waits", "runs", "has answered", "has failed", "is unknown too", "was given back")
         for decision in Decision
         # The answer of an attempt that nothing has followed yet is selected: the next test.
         if (newer, decision) != ("waits", Decision.LANDED)
@@ -155,6 +155,11 @@ def test_settling_an_older_attempt_leaves_the_slot_to_the_newer_one(
         elif newer == "has failed":
             failed = DispatchFacts(DispatchState.FAILED, "http.500")
             ledger.write(lambda tx: attempts.fail(tx, key, failed, waiting=None))
+        elif newer == "is unknown too":
+            ledger.write(lambda tx: attempts.lose(tx, key, lost(), waiting=None))
+        elif newer == "was given back":
+            ledger.write(lambda tx: attempts.refuse(tx, key, DispatchFacts(DispatchState.REFUSED)))
+            ledger.write(lambda tx: attempts.give_back(tx, key, Waiting(), reason="busy"))
     before = one(ledger, "SELECT state, attempts, selected_attempt FROM slots WHERE slot_no = 1")
     settle(ledger, old, decision)
     assert one(ledger, "SELECT state, attempts, selected_attempt FROM slots WHERE slot_no = 1") == before
