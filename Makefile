@@ -23,7 +23,7 @@ help:
 	@echo "make check              ruff, format, mypy --strict, layer contracts"
 	@echo "make wheel-test         build the wheel, run the acceptance tests against it from another folder"
 	@echo "make soak               minutes of random kills"
-	@echo "make bench              the benchmarks, one table each"
+	@echo "make bench              the benchmarks, one table of all"
 	@echo "make format docs pins   rewrite: the format, the generated reference, the pinned requirements (UPGRADE=1 raises them)"
 	@echo "make acceptance-record  run the acceptance tests and write docs/acceptance-record.md"
 	@echo "make clean              remove what was made here"
@@ -99,5 +99,5 @@ $(BENCH_TOOLS): $(INSTALLED) requirements-bench.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build demo-output dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
