@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final
 
 import attrs
 
@@ -92,6 +92,7 @@ class Executor:
             judging=self._judging,
         )  # fmt: skip
         self._workers: set[asyncio.Task[None]] = set()
+        self._work_to_do = self._work
         self._busy = 0
         self._waiting = 0
         self._ended = 0
@@ -107,12 +108,12 @@ class Executor:
         Raises the LedgerError that ended it; what had been acknowledged before is durable.
         """
         self._stop.attach()
-        await self._open_targets()
         self._flights.start()
         looker = asyncio.get_running_loop().create_task(self._look_for_stop())
         try:
-            await self._run_suspects()
-            await self._run_workers()
+            await self._open_targets()
+            await self._run_workers(self._try_suspects, count=1)
+            await self._run_workers(self._work, count=self._execution.concurrency)
             await self._steps.late.wait(self._execution.grace_seconds, self._stop)
             if self.failure is None:
                 await self._judging.judge_rest()
@@ -126,15 +127,16 @@ class Executor:
         if self.exhausted is not None:
             await self._close(self.exhausted, variant_no=None)
 
-    async def _run_suspects(self) -> None:
+    async def _try_suspects(self) -> None:
         while not self._is_ending() and (suspects := self._feed.suspects()):
             for slot in suspects:
                 if self._is_ending():
                     return
                 await self._one(slot, solitary=True)
 
-    async def _run_workers(self) -> None:
-        for _ in range(self._execution.concurrency):
+    async def _run_workers(self, work: Callable[[], Coroutine[Any, Any, None]], *, count: int) -> None:
+        self._work_to_do = work
+        for _ in range(count):
             self._start_worker()
         grace: asyncio.Task[None] | None = None
         try:
@@ -168,7 +170,7 @@ class Executor:
         self._flights.abandon_all()
 
     def _start_worker(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._work(), name="tallystick-worker")
+        task = asyncio.get_running_loop().create_task(self._work_to_do(), name="tallystick-worker")
         self._workers.add(task)
         task.add_done_callback(self._worker_ended)
 
