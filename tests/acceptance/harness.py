@@ -40,6 +40,7 @@ __all__ = [
     "http_order",
     "http_target",
     "python_target",
+    "read_requests",
     "until",
     "work_order",
 ]
@@ -72,13 +73,18 @@ def until(condition: Callable[[], Any], what: str) -> Any:
     return found
 
 
-def read_counter(path: Path) -> list[Request]:
-    """Every request that a counter has seen, in the order of their arrival; a half-written last line is left out."""
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")[:-1]
+def read_requests(path: Path) -> list[tuple[str, Request]]:
+    """Every request that a counter has seen with its path, in the order of arrival; a half-written line is left out."""
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     found = [json.loads(line) for line in lines]
-    return [Request(line["request_id"], line["payload_digest"], line["at"]) for line in found]
+    return [
+        (line.get("path", ""), Request(line["request_id"], line["payload_digest"], line["at"])) for line in found
+    ]
+
+
+def read_counter(path: Path) -> list[Request]:
+    """Every request that a counter has seen, in the order of arrival."""
+    return [request for _, request in read_requests(path)]
 
 
 class Speaking:
@@ -255,10 +261,10 @@ class Coordinator:
         """SIGKILL, and make sure that this is what ended it."""
         assert self.kill() == KILLED, f"it had already ended: {self.process.returncode}\n{self.out}\n{self.err}"
 
-    def ended(self) -> int:
+    def ended(self, *, patience_seconds: float = PATIENCE_SECONDS) -> int:
         """Wait for its own end and return the exit status, negative for a signal."""
         try:
-            return self.process.wait(PATIENCE_SECONDS)
+            return self.process.wait(patience_seconds)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"it did not end\n{self.out}\n{self.err}") from None
@@ -314,11 +320,13 @@ class Site:
         environment: Mapping[str, str] | None = None,
     ) -> Coordinator:
         """Start a command on this site's ledger."""
-        command = [*launcher, *map(str, arguments), "--ledger", str(self.ledger)]
+        command = (*launcher, *arguments, "--ledger", self.ledger)
+        return self.start_program(*command, crashpoint=crashpoint, pause_at=pause_at, environment=environment)
+
+    def start_program(self, *command: object, **options: Any) -> Coordinator:
+        """Start any program that ends with this site."""
         name = f"process-{len(self._coordinators) + 1}"
-        made = Coordinator(
-            command, self.folder, name, crashpoint=crashpoint, pause_at=pause_at, environment=environment
-        )
+        made = Coordinator(list(map(str, command)), self.folder, name, **options)
         self._coordinators.append(made)
         return made
 

@@ -13,6 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tallystick.ledger.checks import check_ledger
+from tallystick.ledger.ledger import Ledger
+
 from .harness import Request
 
 __all__ = ["check_invariants", "rows"]
@@ -154,6 +157,13 @@ def check_invariants(ledger: Path, requests: Sequence[Request] | None, *, at_res
         if requests is not None:
             findings += _compare(connection.execute(_CALLS).fetchall(), requests)
     assert not findings, "\n".join(findings)
+
+
+def _checked(ledger: Path, *, at_rest: bool) -> list[str]:
+    """What the product's own check finds; a death may leave traces, a session that ended in good order none."""
+    with Ledger.open(ledger) as opened:
+        found = check_ledger(opened)
+    return [f"ledger check: {one.code}: {one.what}" for one in found if at_rest or one.severity == "error"]
 
 
 def _compare(calls: Sequence[tuple[Any, ...]], requests: Sequence[Request]) -> list[str]:
