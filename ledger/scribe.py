@@ -56,8 +56,11 @@ class WriterDesk(Protocol):
     def mark(self, transaction: Transaction) -> int:
         """Write this batch's number into the transaction, so that it can be looked for later."""
 
+    def is_checkpoint_due(self) -> bool:
+        """Asked once after each durable commit: whether `committed` will take long."""
+
     def committed(self) -> None:
-        """After a durable commit, still inside the turnstile."""
+        """After a durable commit, still inside the turnstile; makes the checkpoint that is due."""
 
     def leave(self) -> None:
         """Leave the turnstile, with a rollback if a transaction is still open."""
@@ -221,6 +224,10 @@ class Scribe:
             self._commit_failed(batch, number, problem)
             return stop
         crashpoint("scribe.commit.after")
+        if self._desk.is_checkpoint_due():
+            # The checkpoint is nothing that they wait for; while the disk is at it, they prepare their next.
+            _tell(batch)
+            batch.clear()
         try:
             self._desk.committed()
         except BaseException as problem:
