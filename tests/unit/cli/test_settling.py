@@ -99,23 +99,23 @@ def test_several_answers_come_by_lines_and_what_no_line_names_stays_unknown(proj
     assert [one["call"] for one in left] == [first]
 
 
-@pytest.mark.parametrize(
-    ("choose", "count"),
-    [
-        (("--case", "c1"), 1), (("--case", "none"), 0), (("--variant", "default"), 2), (("--variant", "x"), 0),
-        (("--reason-is", "coordinator.died"), 2), (("--reason-is", "deadline"), 0), ((), 2),
-        (("--case", "c1", "--reason-is", "deadline"), 0),
-    ],
-)  # fmt: skip
-def test_filters_choose(project: Project, choose: tuple[str, ...], count: int) -> None:
+FILTERS = [
+    (("--case", "c1"), 1), (("--case", "none"), 0), (("--variant", "default"), 2), (("--variant", "x"), 0),
+    (("--reason-is", "coordinator.died"), 2), (("--reason-is", "deadline"), 0), ((), 2),
+    (("--case", "c1", "--reason-is", "deadline"), 0),
+]  # fmt: skip
+
+
+def test_filters_choose_what_is_listed_and_what_is_settled(project: Project) -> None:
     _two_unknown(project)
-    assert project.give("reconcile", "asked", *choose, "--json").document["count"] == count
-    done = project.give("reconcile", "asked", *choose, "--not-landed", *WHY, "--json")
-    if count:
-        assert len(done.document["settled"]) == count
-    else:
-        assert done.status == 2
-        assert done.err.startswith("tallystick: usage.nothing_to_settle: ")
+    for choose, count in FILTERS:
+        assert project.give("reconcile", "asked", *choose, "--json").document["count"] == count, choose
+        if not count:
+            done = project.give("reconcile", "asked", *choose, "--not-landed", *WHY)
+            assert done.status == 2
+            assert done.err.startswith("tallystick: usage.nothing_to_settle: ")
+    assert [one["case"] for one in _reconciled(project, "--case", "c2", "--not-landed")["settled"]] == ["c2"]
+    assert project.give("reconcile", "asked", "--json").document["count"] == 1
 
 
 def test_a_call_is_chosen_by_the_beginning_of_its_id(project: Project) -> None:
@@ -145,34 +145,34 @@ def test_on_a_terminal_it_asks(project: Project, monkeypatch: pytest.MonkeyPatch
     assert project.give("reconcile", "asked", "--json").document["count"] == (0 if agrees else 1)
 
 
-@pytest.mark.parametrize("decision", [("--give-up",), ("--not-landed",), ("--landed", "answer.json")])
-def test_a_decision_needs_its_reason(project: Project, decision: tuple[str, ...]) -> None:
+def test_a_decision_needs_its_reason(project: Project) -> None:
     project.with_an_unknown()
     project.write("answer.json", "1")
-    done = project.give("reconcile", "asked", *decision, "--yes")
-    assert (done.status, "--reason" in done.err) == (2, True)
+    for decision in (("--give-up",), ("--not-landed",), ("--landed", "answer.json")):
+        done = project.give("reconcile", "asked", *decision, "--yes")
+        assert (done.status, "--reason" in done.err) == (2, True)
     assert project.give("reconcile", "asked", "--json").document["count"] == 1
 
 
-@pytest.mark.parametrize(
-    ("lines", "words"),
-    [
-        ("not json\nat all\n", "line 1: this is not JSON"),
-        ('{"call": "CALL", "answer": 1}\n{"call": "CALL", "answer": 2}\n', "line 2: call CALL is there a second time"),
-        ('{"call": "CALL", "answer": 1}\n{"call": "other", "answer": 2}\n', "line 2: other is not among"),
-        ('{"call": "CALL"}\n{}\n', "line 1: this does not say which call"),
-        ('{"call": "CALL", "answer": 1, "usage": {"tokens": 1}}', "usage is not known"),
-        ('{"call": "CALL", "answer": 1, "usage": {"tokens_in": -1}}', "tokens_in is no count"),
-        ('{"call": "CALL", "answer": 1, "usage": {"tokens_in": true}}', "tokens_in is no count"),
-        ('{"call": "CALL", "answer": 1, "usage": {"cost_usd": 0.1}}', "money is never a float"),
-    ],
-)
-def test_wrong_answers_are_told_by_line_and_nothing_is_settled(project: Project, lines: str, words: str) -> None:
+WRONG_ANSWERS = [
+    ("not json\nat all\n", "line 1: this is not JSON"),
+    ('{"call": "CALL", "answer": 1}\n{"call": "CALL", "answer": 2}\n', "line 2: call CALL is there a second time"),
+    ('{"call": "CALL", "answer": 1}\n{"call": "other", "answer": 2}\n', "line 2: other is not among"),
+    ('{"call": "CALL"}\n{}\n', "line 1: this does not say which call"),
+    ('{"call": "CALL", "answer": 1, "usage": {"tokens": 1}}', "usage is not known"),
+    ('{"call": "CALL", "answer": 1, "usage": {"tokens_in": -1}}', "tokens_in is no count"),
+    ('{"call": "CALL", "answer": 1, "usage": {"tokens_in": true}}', "tokens_in is no count"),
+    ('{"call": "CALL", "answer": 1, "usage": {"cost_usd": 0.1}}', "money is never a float"),
+]
+
+
+def test_wrong_answers_are_told_by_line_and_nothing_is_settled(project: Project) -> None:
     call = project.with_an_unknown()
-    project.write("answers.jsonl", lines.replace("CALL", call))
-    done = project.give("reconcile", "asked", "--landed", "answers.jsonl", *WHY)
-    assert (done.status, done.out) == (2, "")
-    assert words.replace("CALL", call) in done.err
+    for lines, words in WRONG_ANSWERS:
+        project.write("answers.jsonl", lines.replace("CALL", call))
+        done = project.give("reconcile", "asked", "--landed", "answers.jsonl", *WHY)
+        assert (done.status, done.out) == (2, "")
+        assert words.replace("CALL", call) in done.err
     assert project.give("reconcile", "asked", "--json").document["count"] == 1
 
 
