@@ -10,7 +10,7 @@ import pytest
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.states import DispatchState
 from tallystick.runner.protocols import Outcome
-from tests.unit.runner.test_executor import Scripted, always, execute, held_and_settled, in_turn
+from tests.unit.runner.scripted import Scripted, always, execute, held_and_settled, in_turn
 
 REDIRECTED = Outcome(DispatchState.ANSWERED, answer="x", bytes_sent=30, wire_sends=3)
 TURNED_AWAY = Outcome(DispatchState.REFUSED, "http.status", "429", status=429, bytes_sent=20, wire_sends=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,9 @@ import attrs
 import pytest
 
 from tallystick._wiring import ADAPTERS
-from tallystick.ledger.canonical import JsonValue, canonical_bytes
+from tallystick.ledger.canonical import JsonValue
 from tallystick.ledger.ledger import Ledger
-from tallystick.ledger.run_reads import budgets_of, slot_counts
-from tallystick.ledger.slot_reads import case_page
+from tallystick.ledger.run_reads import slot_counts
 from tallystick.ledger.states import DispatchState, IfUnknown, SlotState
 from tallystick.runner import flights
 from tallystick.runner.descriptions import describe
@@ -25,119 +24,33 @@ from tallystick.runner.protocols import (
     NoVerdict,
     Observed,
     Outcome,
-    Prepared,
     QueryAnswer,
     QueryState,
-    SlotView,
     Usage,
     Verdict,
 )
 from tallystick.runner.results import NextMove, RunOutcome
-from tallystick.runner.sessions import Session, find_or_create, run_session
+from tallystick.runner.sessions import find_or_create, run_session
 from tallystick.runner.stopping import StopSwitch
-from tallystick.runner.work_order import WorkOrder
-
-ANSWERED = Outcome(DispatchState.ANSWERED, answer="x", bytes_sent=1)
-REFUSED = Outcome(DispatchState.REFUSED, "connect.refused", "nobody listens", bytes_sent=0)
-FAILED = Outcome(DispatchState.FAILED, "http.status", "500", status=500)
-UNKNOWN = Outcome(DispatchState.UNKNOWN, "reset", "the connection was reset", bytes_sent=10)
-
-Reply = Callable[["Scripted", Dispatching], Awaitable[Outcome]]
-
-
-@attrs.define(eq=False)
-class Scripted:
-    """A target that answers by a function and keeps what it was asked."""
-
-    reply: Reply
-    if_unknown: IfUnknown = IfUnknown.KEEP
-    key_valid_seconds: float | None = None
-    may_answer_late: bool = False
-    wire_sends_max: int = 1
-    kind: str = "scripted"
-    is_wire_visible: bool = True
-    asked: list[Dispatching] = attrs.field(factory=list)
-    sent: list[bytes] = attrs.field(factory=list)
-    queries: list[str] = attrs.field(factory=list)
-    query_answer: QueryAnswer = QueryAnswer(QueryState.NO_PROOF)
-    unprepared: frozenset[str] = frozenset()
-
-    def identity(self) -> Mapping[str, JsonValue]:
-        return {"scripted": True}
-
-    def check(self) -> None:
-        """Everything is here."""
-
-    def prepare(self, slot: SlotView) -> Prepared:
-        if slot.case.id in self.unprepared:
-            raise ValueError("it has no field x")
-        return Prepared(canonical_bytes({"input": slot.case.input}), {"to": "nowhere"})
-
-    async def open(self) -> None:
-        """Nothing to open."""
-
-    async def dispatch(self, prepared: Prepared, dispatching: Dispatching) -> Outcome:
-        self.asked.append(dispatching)
-        self.sent.append(prepared.payload)
-        return await self.reply(self, dispatching)
-
-    async def query(self, request_id: str, prepared: Prepared) -> QueryAnswer:
-        self.queries.append(request_id)
-        return self.query_answer
-
-    async def close(self) -> None:
-        """Nothing to close."""
-
-
-def always(outcome: Outcome) -> Reply:
-    async def reply(target: Scripted, dispatching: Dispatching) -> Outcome:
-        return outcome
-
-    return reply
-
-
-def in_turn(*outcomes: Outcome) -> Reply:
-    """The first outcome for the first dispatch, and so on; the last one from then on."""
-
-    async def reply(target: Scripted, dispatching: Dispatching) -> Outcome:
-        return outcomes[min(len(target.asked), len(outcomes)) - 1]
-
-    return reply
+from tests.unit.runner.scripted import (
+    ANSWERED,
+    FAILED,
+    REFUSED,
+    UNKNOWN,
+    Scripted,
+    always,
+    execute,
+    held_and_settled,
+    in_turn,
+    order_of,
+    page,
+)
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     with Ledger.open(tmp_path / "ledger.db", create=True) as opened:
         yield opened
-
-
-def order_of(target: Scripted | Mapping[str, Scripted], *, cases: int = 1, **options: Any) -> WorkOrder:
-    sides = target if isinstance(target, Mapping) else {"default": target}
-    settings = {"backoff": {"first_seconds": 0.001, "max_seconds": 0.002}, "concurrency": 4, "grace_seconds": 0.2}
-    rows: list[Mapping[str, JsonValue]] = [{"id": f"c{number}", "input": number} for number in range(cases)]
-    return WorkOrder("scripted", cases=rows, variants=dict(sides), **{**settings, **options})
-
-
-def execute(
-    ledger: Ledger, target: Scripted | Mapping[str, Scripted], *, stop: StopSwitch | None = None, **options: Any
-) -> RunOutcome:
-    session = find_or_create(ledger, describe(order_of(target, **options), ADAPTERS))
-    return asyncio.run(run_session(ledger, session, stop=stop))
-
-
-def again(ledger: Ledger, session: Session) -> RunOutcome:
-    return asyncio.run(run_session(ledger, session))
-
-
-def page(ledger: Ledger, outcome: RunOutcome, case_id: str = "c0") -> Any:
-    with ledger.reading() as reader:
-        run_key = reader.row("SELECT run_key FROM runs WHERE run_id = ?", (outcome.run_id,))[0]
-        return case_page(reader, run_key, case_id)[0]
-
-
-def held_and_settled(ledger: Ledger) -> list[tuple[int, int, int]]:
-    with ledger.reading() as reader:
-        return [(row.held, row.settled, row.unknown_uses) for row in budgets_of(reader, 1)]
 
 
 def test_an_answer_is_committed_under_the_id_that_the_target_was_given(ledger: Ledger) -> None:
@@ -158,12 +71,6 @@ def test_a_refused_dispatch_is_followed_by_the_next_of_the_same_call(ledger: Led
     assert [one.dispatch for one in target.asked] == [1, 2, 3]
     assert len({one.request_id for one in target.asked}) == 1
     assert held_and_settled(ledger) == [(0, 1, 0)]  # what never left costs nothing
-
-
-def test_a_refusal_that_reached_the_target_costs_its_dispatch(ledger: Ledger) -> None:
-    busy = Outcome(DispatchState.REFUSED, "http.status", "429", status=429, bytes_sent=50)
-    execute(ledger, Scripted(in_turn(busy, ANSWERED)), budgets={"dispatches": 10})
-    assert held_and_settled(ledger) == [(0, 2, 0)]
 
 
 def test_a_target_that_refuses_for_ever_leaves_its_case_unavailable_and_the_others_go_on(ledger: Ledger) -> None:
@@ -350,59 +257,6 @@ def test_a_late_answer_stays_with_its_own_attempt_and_both_are_paid_for(ledger: 
     assert [attempt.answer for attempt in found.attempts] == ['"late"', '"x"']
     assert found.selected_attempt == 2
     assert held_and_settled(ledger) == [(0, 2, 0)]
-
-
-def test_a_full_budget_waits_for_what_is_in_flight_before_it_is_called_used_up(ledger: Ledger) -> None:
-    cheap = Outcome(DispatchState.ANSWERED, answer=1, bytes_sent=1, usage=Usage(cost_nanousd=1_000_000))
-
-    async def reply(target: Scripted, dispatching: Dispatching) -> Outcome:
-        await anyio.lowlevel.checkpoint()
-        return cheap
-
-    budget = {"usd": {"limit": "0.02", "bound_per_dispatch": "0.01"}}
-    outcome = execute(ledger, Scripted(reply), cases=10, budgets=budget, concurrency=4)
-    assert outcome.counts[SlotState.SELECTED] == 10
-    assert held_and_settled(ledger) == [(0, 10_000_000, 0)]
-
-
-def test_a_budget_that_is_used_up_leaves_the_rest_unavailable_and_asks_for_funds(ledger: Ledger) -> None:
-    target = Scripted(always(ANSWERED))
-    outcome = execute(ledger, target, cases=10, budgets={"dispatches": 4}, concurrency=4)
-    assert len(target.asked) == 4
-    assert outcome.counts[SlotState.UNAVAILABLE] == 6
-    assert outcome.next is NextMove.FUND
-    assert int(outcome.exit_status) == 6
-
-
-def test_a_raised_limit_in_the_work_order_is_an_amendment_and_the_rest_goes_on(ledger: Ledger) -> None:
-    target = Scripted(always(ANSWERED))
-    execute(ledger, target, cases=10, budgets={"dispatches": 4})
-    outcome = execute(ledger, target, cases=10, budgets={"dispatches": 10})
-    assert outcome.counts[SlotState.SELECTED] == 10
-    assert len(target.asked) == 10
-    with ledger.reading() as reader:
-        assert reader.rows("SELECT old_limit, new_limit FROM budget_amendments") == [(4, 10)]
-
-
-def test_one_variant_out_of_budget_does_not_stop_the_other(ledger: Ledger) -> None:
-    sides = {"old": Scripted(always(ANSWERED)), "new": Scripted(always(ANSWERED))}
-    budgets = [{"unit": "dispatches", "limit": 2, "variant": "old"}]
-    outcome = execute(ledger, sides, cases=5, budgets=budgets)
-    assert len(sides["old"].asked) == 2
-    assert len(sides["new"].asked) == 5
-    assert outcome.next is NextMove.FUND
-
-
-def test_an_answer_dearer_than_its_bound_is_kept_and_nothing_more_is_dispatched(ledger: Ledger) -> None:
-    dear = Outcome(DispatchState.ANSWERED, answer=1, bytes_sent=1, usage=Usage(cost_nanousd=5_000_000_000))
-    target = Scripted(always(dear))
-    budget = {"usd": {"limit": "1", "bound_per_dispatch": "0.10"}}
-    outcome = execute(ledger, target, cases=5, budgets=budget, concurrency=1)
-    assert len(target.asked) == 1
-    assert outcome.counts[SlotState.SELECTED] == 1
-    assert outcome.next is NextMove.FUND
-    with ledger.reading() as reader:
-        assert reader.row("SELECT settled, overrun FROM budgets") == (5_000_000_000, 4_000_000_000)
 
 
 def test_a_judge_that_raises_gives_no_verdict_and_is_asked_for_every_observation(ledger: Ledger) -> None:

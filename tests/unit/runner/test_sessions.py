@@ -16,7 +16,7 @@ from tallystick.ledger.states import DispatchState
 from tallystick.runner.descriptions import describe
 from tallystick.runner.protocols import Outcome, Usage
 from tallystick.runner.sessions import find_or_create
-from tests.unit.runner.test_executor import ANSWERED, Scripted, again, always, execute, order_of
+from tests.unit.runner.scripted import ANSWERED, Scripted, again, always, execute, order_of
 
 
 @pytest.fixture

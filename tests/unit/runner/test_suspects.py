@@ -21,7 +21,7 @@ from tallystick.runner.protocols import Dispatching, Outcome
 from tallystick.runner.sessions import Session, find_or_create, run_session
 from tallystick.runner.stopping import StopSwitch
 from tests.unit.ledger.factories import intent
-from tests.unit.runner.test_executor import ANSWERED, Scripted, always, order_of
+from tests.unit.runner.scripted import ANSWERED, Scripted, always, order_of
 
 
 @pytest.fixture

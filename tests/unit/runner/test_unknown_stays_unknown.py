@@ -16,7 +16,7 @@ from tallystick.runner.descriptions import describe
 from tallystick.runner.protocols import Dispatching, Outcome, QueryAnswer, QueryState
 from tallystick.runner.results import NextMove
 from tallystick.runner.sessions import find_or_create, run_session
-from tests.unit.runner.test_executor import (
+from tests.unit.runner.scripted import (
     ANSWERED,
     REFUSED,
     UNKNOWN,
