@@ -125,6 +125,7 @@ class Unknown:
     payload_digest: str
     head: str
     raw: bytes | None
+    next_step: str
     held: dict[str, int]
 
 
@@ -151,7 +152,7 @@ def unknown_outcomes(
         "SELECT c.call_id, d.dispatch_no, c.slot_no, c.attempt_no, c2.case_id, v.name, s.repetition, s.state,"
         " s.attempts = c.attempt_no, c.if_unknown, d.intended_us, d.ended_us, d.bytes_sent, coalesce(d.reason, ''),"
         " coalesce(d.message, ''), coalesce(c.payload, c.payload_artifact), c.payload_digest, c.head,"
-        " coalesce(d.raw, d.raw_artifact)"
+        " coalesce(d.raw, d.raw_artifact), s.next_step"
         " FROM dispatches d JOIN calls c ON c.call_id = d.call_id"
         " JOIN slots s ON s.run_key = c.run_key AND s.slot_no = c.slot_no"
         " JOIN cases c2 ON c2.run_key = s.run_key AND c2.case_no = s.case_no"
@@ -164,9 +165,9 @@ def unknown_outcomes(
 
 
 def _unknown(reader: Reader, row: Any) -> Unknown:
-    payload, *between, raw = row[15:]
+    payload, *between, raw, next_step = row[15:]
     held = _held(reader, row[0], row[1])
-    further = (bytes_of(reader, payload), *between, bytes_of(reader, raw), held)
+    further = (bytes_of(reader, payload), *between, bytes_of(reader, raw), next_step, held)
     return Unknown(*_more(row[:8], bool(row[8]), *row[9:15], *further))
 
 

@@ -13,7 +13,7 @@ from ..ledger.canonical import parse_json
 from ..ledger.run_reads import RunRow
 from ..ledger.settlements import Decision
 from ..ledger.slot_reads import Unknown
-from ..ledger.states import SlotState
+from ..ledger.states import NextStep, SlotState
 from .case_pages import BytesPart, bytes_part
 from .report_models import Amount
 from .reports import instant, shown_amount, unit_key
@@ -130,8 +130,13 @@ def _becomes(one: Unknown, decision: Decision, *, run: RunRow, others_left: bool
         return None
     if decision is Decision.LANDED:
         return SlotState.SELECTED.value
-    if others_left:
+    if others_left or (decision is Decision.GIVE_UP and _goes_on(one)):
         return None
     if decision is Decision.NOT_LANDED:
         return (SlotState.CANCELLED if run.state == "cancelled" else SlotState.PENDING).value
     return SlotState.FAILED.value
+
+
+def _goes_on(one: Unknown) -> bool:
+    """Whether its case waits for a new attempt whatever became of this one."""
+    return one.slot_state == SlotState.PENDING and one.next_step == NextStep.NEW

@@ -21,6 +21,7 @@ from tallystick.runner.unknowns import preview
 from tests.unit.ledger import factories
 
 HOLDS = (Hold(1, "dispatches", 1, hard=True),)
+CHOSEN = [one for size in range(1, 6) for one in itertools.combinations(range(5), size)]
 LOST = DispatchFacts(DispatchState.UNKNOWN, "deadline")
 
 
