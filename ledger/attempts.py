@@ -485,7 +485,7 @@ def tries_spent(tx: Transaction, run_key: int, slot_no: int) -> int:
     count: int = tx.row(
         "SELECT count(*) FROM attempts WHERE run_key = ? AND slot_no = ?"
         " AND state IN ('failed', 'unknown', 'late', 'given_back', 'not_landed', 'abandoned')"
-        " AND coalesce(reason, '') NOT IN ('coordinator.died', 'stopped')",
+        " AND coalesce(reason, '') NOT IN ('coordinator.died', 'stopped', 'cancelled')",
         (run_key, slot_no),
     )[0]
     return count

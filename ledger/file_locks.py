@@ -11,13 +11,16 @@ import errno
 import fcntl
 import os
 import struct
+import sys
 import time
 from pathlib import Path
 from typing import Final
 
 __all__ = ["LockFile", "holder_pid"]
 
-_FLOCK: Final = "hhqqi4x"  # struct flock of Linux on 64 bits: type, whence, start, length, pid
+_IS_DARWIN: Final = sys.platform == "darwin"
+# struct flock on 64 bits: type, whence, start, length, pid; on Darwin: start, length, pid, type, whence.
+_FLOCK: Final = "qqihh" if _IS_DARWIN else "hhqqi4x"
 _DEADLOCK_RETRIES_MAX: Final = 1_000
 _DEADLOCK_PAUSE_SECONDS: Final = 0.001
 
@@ -88,6 +91,7 @@ def holder_pid(path: Path) -> int | None:
 
 
 def _ask(descriptor: int) -> int | None:
-    question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
+    asked = (0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET) if _IS_DARWIN else (fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    told = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, struct.pack(_FLOCK, *asked)))
+    kind, pid = (told[3], told[2]) if _IS_DARWIN else (told[0], told[4])
     return None if kind == fcntl.F_UNLCK else pid

@@ -316,9 +316,9 @@ class AttemptSteps:
         if waiting is not None:
             tries = attempts.tries_spent(tx, key.run_key, key.slot_no) + 1
             is_new = waiting.step is NextStep.NEW
-            # What the stop broke off is not the target's fault and costs none of its tries.
+            # What a stop broke off is not the target's fault and costs none of its tries.
             allowed = self._policy.may_attempt(tries) if is_new else self._policy.may_dispatch(key.dispatch_no)
-            if not allowed and outcome.reason != "stopped":
+            if not allowed and outcome.reason not in ("stopped", "cancelled"):
                 waiting = None
             elif waiting.step is not NextStep.QUERY:
                 waiting = Waiting(waiting.step, self._policy.not_before_us(tx.now_us, tries))

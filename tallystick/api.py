@@ -49,7 +49,7 @@ def run(
     """Execute a work order and say how its run stands.
 
     An unfinished run of the same work order goes on, a finished one makes no call, ``new`` pays again. ``limit`` is the
-    number of cases, over all variants and repetitions, that this session takes up. The ledger is ``ledger``, else
+    number of planned observations that this session takes up. The ledger is ``ledger``, else
     ``$TALLYSTICK_LEDGER``, else ``tallystick.db`` beside the project; it is created where there is none.
 
     Raises UsageError, RefusedError and LedgerError (see `tallystick.ledger.errors`); what a target does never raises.
