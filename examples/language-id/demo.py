@@ -44,9 +44,9 @@ class Demo:
         self.log = output / "killed-run.log"
         self.cases = len((FOLDER / "cases.jsonl").read_text(encoding="utf-8").splitlines())
         self.planned = self.cases * len(IDENTIFIERS) * REPETITIONS
-        if self.ledger.exists():
-            shutil.rmtree(output)  # of an earlier demo
         output.mkdir(parents=True, exist_ok=True)
+        for left in (*output.glob(f"{self.ledger.name}*"), self.counter):  # by an earlier demo
+            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
 
     def run(self) -> None:
         say(
@@ -86,6 +86,9 @@ class Demo:
                     break
                 if is_over(coordinator):
                     raise ClaimBrokenError(f"the run lives until the middle; it ended, see {self.log}")
+            else:
+                coordinator.kill()
+                raise ClaimBrokenError(f"the middle is reached within {PATIENCE_SECONDS} s; see {self.log}")
             coordinator.kill()
             coordinator.wait()
         say(f"The counter has {self.count()} lines: that is the middle. Kill the coordinator by SIGKILL.")
