@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 
 from .errors import RunAmbiguous, RunNotFound
@@ -200,17 +202,30 @@ def budgets_of(reader: Reader, run_key: int) -> list[BudgetState]:
     ]
 
 
+_DISPATCHED = (
+    "SELECT state, count(*), count(*) FILTER (WHERE dispatch_no = 1), sum(tokens_in), sum(tokens_out),"
+    " sum(cost_nanousd), count(*) FILTER (WHERE cost_nanousd IS NULL) FROM dispatches WHERE run_key = ? GROUP BY state"
+)
+_ATTEMPTED = (
+    "SELECT coalesce(sum(attempts), 0), count(*) FILTER (WHERE state = 'selected') FROM slots WHERE run_key = ?"
+)
+
+
 def totals_of(reader: Reader, run_key: int) -> Totals:
-    """Everything that was sent for the run, in all its sessions."""
-    by_state = dict(reader.rows("SELECT state, count(*) FROM dispatches WHERE run_key = ? GROUP BY state", (run_key,)))
-    attempts = reader.row("SELECT coalesce(sum(attempts), 0) FROM slots WHERE run_key = ?", (run_key,))[0]
-    calls = reader.row("SELECT count(*) FROM calls WHERE run_key = ?", (run_key,))[0]
-    tokens_in, tokens_out, cost, unpriced = reader.row(
-        "SELECT sum(tokens_in), sum(tokens_out), sum(cost_nanousd),"
-        " count(*) FILTER (WHERE cost_nanousd IS NULL AND state NOT IN ('refused', 'intended'))"
-        " FROM dispatches WHERE run_key = ?",
-        (run_key,),
-    )
-    selected = reader.row("SELECT count(*) FROM slots WHERE run_key = ? AND state = 'selected'", (run_key,))[0]
+    """Everything that was sent for the run, in all its sessions.
+
+    Dispatches and slots are each gone through once; every call has a first dispatch, so these count the calls.
+    """
+    rows = reader.rows(_DISPATCHED, (run_key,))
+    attempts, selected = reader.row(_ATTEMPTED, (run_key,))
+    by_state = {row[0]: row[1] for row in rows}
+    tokens_in, tokens_out, cost = (_sum_of_known(row[column] for row in rows) for column in (3, 4, 5))
+    unpriced = sum(row[6] for row in rows if row[0] not in ("refused", "intended"))
     sent = sum(by_state.values())
+    calls = sum(row[2] for row in rows)
     return Totals(attempts, calls, sent, by_state, tokens_in, tokens_out, cost, unpriced, sent - selected)
+
+
+def _sum_of_known(amounts: Iterable[int | None]) -> int | None:
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known else None
