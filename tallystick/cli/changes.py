@@ -63,14 +63,12 @@ def read_changes(*, retry: str | None, amend: Sequence[str], reason: str | None)
 
 
 def apply_changes(ledger: Ledger, run: RunRow, changes: Changes) -> None:
-    """Make the changes, each recorded; what a raised budget had stopped waits again."""
+    """Make the changes, each recorded."""
     for one in changes.amendments:
         plan = plan_of(ledger, run, one)
         ledger.write(lambda tx, plan=plan, one=one: budgets.amend(  # type: ignore[misc]
             tx, run.run_key, plan.budget_no, limit=one.limit, reason=changes.reason, made_by=made_by()
         ))  # fmt: skip
-    if changes.amendments:
-        ledger.write(lambda tx: run_ends.retry(tx, run.run_key, state="unavailable", reason="budget"))
     if (state := changes.state) is not None:
         ledger.write(lambda tx: run_ends.retry(tx, run.run_key, state=state, reason=changes.retry_reason))
 

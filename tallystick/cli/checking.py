@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from .._wiring import ADAPTERS
 from ..ledger.errors import RunBusy
 from ..ledger.ledger import Ledger
-from ..runner.readiness import check_ready
 from ..runner.resume_check import ResumeCheck, resume_check
 from ..runner.sessions import reopened
 from .changes import Changes, plan_of, read_changes
-from .loops import run_to_end
 from .output import write_json
 from .running import named_or_newest
 from .screen import Screen, Tone
@@ -29,8 +27,7 @@ def show_resume_check(
     changes = read_changes(retry=retry, amend=amend, reason=reason)
     with Ledger.open(settings.ledger_path) as ledger:
         found = named_or_newest(ledger, run, retry=retry is not None)
-        session = reopened(ledger, found.run_id, ADAPTERS)
-        run_to_end(settings, check_ready(session.description.targets.values()))
+        reopened(ledger, found.run_id, ADAPTERS)
         for one in changes.amendments:
             plan_of(ledger, found, one)
         checked = resume_check(

@@ -14,7 +14,6 @@ from ..ledger.run_reads import RunRow, find_run, newest_unfinished, run_by_diges
 from ..runner.descriptions import Description, describe
 from ..runner.identity import compare, refuse_changes
 from ..runner.preflight import Preflight, preflight_of
-from ..runner.readiness import check_ready
 from ..runner.reports import report_of, run_end
 from ..runner.results import RunOutcome
 from ..runner.sessions import Session, find_or_create, reopened, run_session
@@ -37,8 +36,6 @@ def show_preflight(settings: Settings, order: Path, *, concurrency: int | None, 
     """``run --dry-run``: check everything, call nothing, change nothing."""
     description = describe(load_work_order(order), ADAPTERS)
     known = _known_run(settings.ledger_path, description, new=new)
-    if known is None or known.state != "finished":
-        run_to_end(settings, check_ready(description.targets.values()))
     found = _preflight(settings, description, known, concurrency)
     if settings.json:
         write_json(found)
@@ -52,9 +49,6 @@ def run_order(settings: Settings, order: Path, *, limit: int | None, concurrency
     description = describe(load_work_order(order), ADAPTERS)
     path = settings.ledger_path
     known = _known_run(path, description, new=new)
-    if known is None or known.state != "finished":
-        # Before anything is written: a run that could not dispatch would only be in the way.
-        run_to_end(settings, check_ready(description.targets.values()))
     outlook = _preflight(settings, description, known, concurrency)
     with Ledger.open(path, create=True) as ledger:
         if known is None and not settings.json:
@@ -78,8 +72,6 @@ def resume_run(
     with Ledger.open(settings.ledger_path) as ledger:
         found = named_or_newest(ledger, run, retry=retry is not None)
         session = reopened(ledger, found.run_id, ADAPTERS)
-        if found.state != "finished" or changes:
-            run_to_end(settings, check_ready(session.description.targets.values()))
         apply_changes(ledger, found, changes)
         if changes:
             session = reopened(ledger, found.run_id, ADAPTERS)
