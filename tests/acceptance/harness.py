@@ -29,6 +29,7 @@ __all__ = [
     "COMMAND_LINE",
     "DRIVER",
     "FIXTURES",
+    "KILLED",
     "Coordinator",
     "HoldingProxy",
     "Request",
@@ -300,6 +301,12 @@ class Site:
             self._service = Service(self.folder)
             self._speaking.append(self._service)
         return self._service
+
+    def speaking(self, *command: object) -> Speaking:
+        """Another program of the fixtures that is spoken to."""
+        made = Speaking(*command)
+        self._speaking.append(made)
+        return made
 
     def proxy(self) -> HoldingProxy:
         """A relay before this site's service."""
