@@ -7,13 +7,12 @@ commit of its own are. The baseline is the ledger alone with as many callers.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from ledger_calls import through_the_ledger
 from measure import Asked, Figures, Row, Taken, peak_megabytes, run_script, scratch_folder, take_in_turns
+from scratch_runs import write_cases
 
 import tallystick as ts
 from tallystick.ledger.states import SlotState
@@ -45,14 +44,6 @@ def executor(*, slots: int, concurrency: int, judged: bool) -> Figures:
         if outcome.counts[SlotState.SELECTED] != slots:
             raise SystemExit(f"not every slot was selected: {outcome}")
         return {"calls_per_second": slots / took, "cpu_us": cpu / slots * 1e6, "megabytes": peak_megabytes()}
-
-
-def write_cases(path: Path, count: int) -> None:
-    """A case file of that many cases."""
-    with path.open("w", encoding="utf-8") as file:
-        for number in range(1, count + 1):
-            case = {"id": f"case-{number}", "input": f"sentence {number}", "expected": "en"}
-            file.write(json.dumps(case) + "\n")
 
 
 def ledger(*, slots: int, concurrency: int, judged: bool) -> Figures:  # noqa: ARG001 - the same arguments for both

@@ -145,9 +145,9 @@ def take_in_turns(
     return Taken(taken)
 
 
-def peak_megabytes() -> float:
-    """The largest resident set that this process ever had."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def peak_megabytes(*, children: bool = False) -> float:
+    """The largest resident set that this process ever had, or that any of its children had that have ended."""
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN if children else resource.RUSAGE_SELF).ru_maxrss
     return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
 
 

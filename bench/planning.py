@@ -8,25 +8,20 @@ same at the smallest size, per slot for planning.
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from measure import Asked, Figures, Row, child, environment, peak_megabytes, run_script, scratch_folder, take_in_turns
+from measure import Asked, Figures, Row, child, peak_megabytes, run_script, scratch_folder, take_in_turns
 from scratch_runs import holds_of, intent_of, plan_run
-from worn_ledger import die_with_calls_in_flight, plan_and_wear
+from worn_ledger import CONCURRENCY, die_with_calls_in_flight, seconds_of_status, seconds_to_first_dispatch, wear
 
 from tallystick.ledger import attempts
 from tallystick.ledger.coordinators import open_run
 from tallystick.ledger.ledger import Ledger
-from tallystick.ledger.run_reads import budgets_of, find_run, slot_counts, totals_of
-from tallystick.ledger.slot_reads import pending_slots, suspect_slots
-from tallystick.ledger.states import IfUnknown
+from tallystick.ledger.slot_reads import pending_slots
 
 _LEFT = 1_000
-_IN_FLIGHT = 64
 _CLAIMS = 512
 _START = (-1, -1)
 
@@ -64,53 +59,21 @@ async def _claim(ledger: Ledger, run_key: int, after: tuple[int, int], count: in
     )
 
 
-def wearing(*, path: str, slots: int) -> Figures:
+def wearing(*, folder: str, slots: int, left: int) -> Figures:
     """Make the ledger that `resuming` and `status` are measured on, all but its death."""
-    run_id = plan_and_wear(Path(path), slots, left=_LEFT if slots > 2 * _LEFT else slots // 2)
-    Path(path).with_suffix(".run").write_text(run_id)
+    wear(Path(folder), slots, left=left)
     return {}
 
 
-def dying(*, path: str) -> Figures:
-    """Leave calls in flight, by a death."""
-    die_with_calls_in_flight(Path(path), _run_id(path), _IN_FLIGHT)
-    return {}
+def resuming(*, folder: str) -> Figures:
+    """Seconds from the start of `tallystick resume` to its first call of the target, after a death."""
+    die_with_calls_in_flight(Path(folder))
+    return {"seconds": seconds_to_first_dispatch(Path(folder)), "megabytes": peak_megabytes(children=True)}
 
 
-def resuming(*, path: str) -> Figures:
-    """Seconds from opening the ledger to the first durable intent, the recovery of a death included."""
-    began = time.perf_counter()
-    ledger = Ledger.open(path)
-    coordinator = open_run(ledger, _run_id(path))
-    with ledger.reading() as reader:
-        slot = suspect_slots(reader, coordinator.run_key, limit=256)[0]
-    intent = intent_of(coordinator.run_key, slot.slot_no, ledger.ids.next(), holds_of(1), IfUnknown.REPEAT)
-    ledger.write(lambda tx: attempts.begin(tx, intent))
-    took = time.perf_counter() - began
-    with ledger.reading() as reader:
-        found = pending_slots(
-            reader, coordinator.run_key, after=_START, now_us=ledger.clock.now_us(), limit=256
-        )  # what a concurrent worker would get next
-    assert found
-    return {"seconds": took, "recovered": coordinator.recovered.again, "megabytes": peak_megabytes()}
-
-
-def status(*, path: str) -> Figures:
-    """Seconds to count the run's slots by state, its budgets and its totals."""
-    began = time.perf_counter()
-    with Ledger.open(path) as ledger, ledger.reading() as reader:
-        run = find_run(reader, _run_id(path))
-        counts = slot_counts(reader, run.run_key)
-        budgets_of(reader, run.run_key)
-        totals = totals_of(reader, run.run_key)
-    took = time.perf_counter() - began
-    if sum(counts.values()) != run.planned or totals.calls < run.planned - _LEFT:
-        raise SystemExit("the ledger does not hold what was written")
-    return {"seconds": took, "megabytes": peak_megabytes()}
-
-
-def _run_id(path: str) -> str:
-    return Path(path).with_suffix(".run").read_text()
+def status(*, folder: str) -> Figures:
+    """Seconds of `tallystick status`, from the start of its process to its end."""
+    return {"seconds": seconds_of_status(Path(folder)), "megabytes": peak_megabytes(children=True)}
 
 
 def rows(asked: Asked) -> Sequence[Row]:
@@ -139,33 +102,17 @@ def rows(asked: Asked) -> Sequence[Row]:
 def _worn_rows(asked: Asked, slots: int, smallest: dict[str, float], *, due: bool) -> list[Row]:
     left = _LEFT if slots > 2 * _LEFT else slots // 2
     with scratch_folder() as folder:
-        path = str(folder / "ledger.db")
-        child(__file__, "wearing", path=path, slots=slots)
-        seen: dict[str, list[Figures]] = {"resuming": [], "status": []}
-        for _ in range(asked.repetitions):
-            _die(path)
-            seen["resuming"].append(child(__file__, "resuming", path=path))
-            seen["status"].append(child(__file__, "status", path=path))
-    resumed = sorted(seen["resuming"], key=lambda figures: figures["seconds"])[asked.repetitions // 2]
-    read = sorted(seen["status"], key=lambda figures: figures["seconds"])[asked.repetitions // 2]
-    took, looked = resumed["seconds"], read["seconds"]
+        child(__file__, "wearing", folder=str(folder), slots=slots, left=left)
+        taken = take_in_turns(__file__, ("resuming", "status"), repetitions=asked.repetitions, folder=str(folder))
+    took, looked = taken.median("resuming", "seconds"), taken.median("status", "seconds")
     return [
-        _row(f"resume, {left:,} left of {slots:,}", f"{took:.3f} s", took, smallest, "resume", resumed["megabytes"],
-             must="< 2 s" if due else "", reached=took < 2 if due else None,
-             more=f"to the first durable intent; {resumed['recovered']:.0f} recovered"),
-        _row(f"status of {slots:,} slots", f"{looked:.3f} s", looked, smallest, "status", read["megabytes"],
-             must="< 1 s" if due else "", reached=looked < 1 if due else None),
+        _row(f"resume, {left:,} left of {slots:,}", f"{took:.2f} s", took, smallest, "resume",
+             taken.median("resuming", "megabytes"), must="< 2 s" if due else "", reached=took < 2 if due else None,
+             more=f"from the command's start to its first dispatch, after a death with {CONCURRENCY} in flight"),
+        _row(f"status of {slots:,} slots", f"{looked:.2f} s", looked, smallest, "status",
+             taken.median("status", "megabytes"), must="< 1 s" if due else "", reached=looked < 1 if due else None,
+             more="the whole command"),
     ]  # fmt: skip
-
-
-def _die(path: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, __file__, "--measure", f'{{"name": "dying", "path": "{path}"}}'],
-        env=environment(),
-        check=False,
-    )
-    if ended.returncode >= 0:
-        raise SystemExit(f"the coordinator that was to be killed ended with {ended.returncode}")
 
 
 def _row(
@@ -183,9 +130,6 @@ if __name__ == "__main__":
     run_script(
         __file__,
         "What a run costs as it grows",
-        {
-            "planning": planning, "claiming": claiming, "wearing": wearing, "dying": dying, "resuming": resuming,
-            "status": status,
-        },
+        {"planning": planning, "claiming": claiming, "wearing": wearing, "resuming": resuming, "status": status},
         rows,
-    )  # fmt: skip
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from tallystick.ledger.canonical import digest_of_bytes
@@ -21,6 +23,7 @@ __all__ = [
     "instant_target",
     "intent_of",
     "plan_run",
+    "write_cases",
 ]
 
 _PLENTY: Final = 10**15
@@ -40,6 +43,14 @@ FACTS: Final = DispatchFacts(
 async def instant_target(payload: bytes) -> str:
     """What is called between intent and outcome: it costs nothing, so that only the keeping of books is measured."""
     return ANSWER if payload else ""
+
+
+def write_cases(path: Path, count: int) -> None:
+    """A case file of that many cases."""
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(1, count + 1):
+            case = {"id": f"case-{number}", "input": f"sentence {number}", "expected": "en"}
+            file.write(json.dumps(case) + "\n")
 
 
 def plan_run(ledger: Ledger, slots: int, *, budgets: int, name: str = "bench") -> PlannedRun:
@@ -65,12 +76,10 @@ def holds_of(budgets: int) -> tuple[Hold, ...]:
     )
 
 
-def intent_of(
-    run_key: int, slot_no: int, call_id: str, holds: tuple[Hold, ...], if_unknown: IfUnknown = IfUnknown.KEEP
-) -> Intent:
+def intent_of(run_key: int, slot_no: int, call_id: str, holds: tuple[Hold, ...]) -> Intent:
     """What is committed before a first dispatch."""
     return Intent(
-        run_key, slot_no, call_id, PAYLOAD, PAYLOAD_DIGEST, len(PAYLOAD), '{"kind":"bench"}', if_unknown, holds,
+        run_key, slot_no, call_id, PAYLOAD, PAYLOAD_DIGEST, len(PAYLOAD), '{"kind":"bench"}', IfUnknown.KEEP, holds,
         "sha256:fingerprint",
     )  # fmt: skip
 
