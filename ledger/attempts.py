@@ -24,17 +24,19 @@ __all__ = [
     "add_observation",
     "begin",
     "dispatch_again",
+    "end_dispatch",
     "end_failed",
     "fail",
     "fail_unprepared",
     "give_back",
     "give_up",
     "is_unknown",
-    "keep_late",
     "leave_unknown",
     "lose",
+    "move_attempt",
     "observe",
     "postpone",
+    "record_event",
     "refuse",
     "reopen",
     "stay_unknown",
@@ -222,20 +224,20 @@ def observe(
 
     ``answer`` is canonical JSON text, or the artifact that holds it (`artifacts.stored_answer`).
     """
-    _end_dispatch(tx, key, facts, DispatchState.INTENDED)
+    end_dispatch(tx, key, facts, DispatchState.INTENDED)
     budgets.settle(tx, key, facts)
-    _move_attempt(tx, key, AttemptState.OBSERVED, AttemptState.RUNNING, facts)
+    move_attempt(tx, key, AttemptState.OBSERVED, AttemptState.RUNNING, facts)
     add_observation(tx, key, answer=answer, answer_digest=answer_digest, evidence=evidence, flags=flags, source="wire")
     _end_slot(tx, key, SlotState.SELECTED, selected=True)
-    _event(tx, key, "attempt.observed", facts, {"answer": answer_digest})
+    record_event(tx, key, "attempt.observed", facts, {"answer": answer_digest})
     crashpoint("dispatch.outcome.inside")
 
 
 def refuse(tx: Transaction, key: DispatchKey, facts: DispatchFacts) -> None:
     """Proven not to have been done; the attempt goes on, its call may be dispatched again."""
-    _end_dispatch(tx, key, facts, DispatchState.INTENDED)
+    end_dispatch(tx, key, facts, DispatchState.INTENDED)
     budgets.settle_refused(tx, key, sends=facts.used("dispatches") or 1 if facts.charged else 0)
-    _event(tx, key, "dispatch.refused", facts)
+    record_event(tx, key, "dispatch.refused", facts)
 
 
 def give_back(
@@ -251,10 +253,10 @@ def give_back(
     if is_unknown(tx, key):
         resend = None if waiting is None else Waiting(NextStep.RESEND, waiting.not_before_us)
         return stay_unknown(tx, key, facts, waiting=resend)
-    _move_attempt(tx, key, AttemptState.GIVEN_BACK, AttemptState.RUNNING, facts)
+    move_attempt(tx, key, AttemptState.GIVEN_BACK, AttemptState.RUNNING, facts)
     state = SlotState.PENDING if waiting else SlotState.UNAVAILABLE
     _end_slot(tx, key, state, waiting=waiting, reason=reason)
-    _event(tx, key, "attempt.given_back", facts, {"not_before": waiting.not_before_us if waiting else -1})
+    record_event(tx, key, "attempt.given_back", facts, {"not_before": waiting.not_before_us if waiting else -1})
     return state
 
 
@@ -267,10 +269,10 @@ def stay_unknown(
     tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, waiting: Waiting | None, suspect: bool = False
 ) -> SlotState:
     """End a running attempt as unknown because an earlier dispatch of it is; its last one is settled already."""
-    _move_attempt(tx, key, AttemptState.UNKNOWN, AttemptState.RUNNING, facts)
+    move_attempt(tx, key, AttemptState.UNKNOWN, AttemptState.RUNNING, facts)
     state = SlotState.PENDING if waiting else SlotState.UNKNOWN
     _end_slot(tx, key, state, waiting=waiting, reason=facts.reason, suspect=suspect)
-    _event(tx, key, "attempt.unknown", facts, {"next": waiting.step if waiting else "decide"})
+    record_event(tx, key, "attempt.unknown", facts, {"next": waiting.step if waiting else "decide"})
     return state
 
 
@@ -279,7 +281,7 @@ def fail(tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, waiting: Wa
 
     Where nothing was sent (the request could not be written, the program could not be started) nothing is charged.
     """
-    _end_dispatch(tx, key, facts, DispatchState.INTENDED)
+    end_dispatch(tx, key, facts, DispatchState.INTENDED)
     if facts.charged:
         budgets.settle(tx, key, facts)
     else:
@@ -289,9 +291,9 @@ def fail(tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, waiting: Wa
 
 def end_failed(tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, waiting: Waiting | None) -> None:
     """End a running attempt as failed, its last dispatch being settled already."""
-    _move_attempt(tx, key, AttemptState.FAILED, AttemptState.RUNNING, facts)
+    move_attempt(tx, key, AttemptState.FAILED, AttemptState.RUNNING, facts)
     _end_slot(tx, key, SlotState.PENDING if waiting else SlotState.FAILED, waiting=waiting, reason=facts.reason)
-    _event(tx, key, "attempt.failed", facts, {"again": waiting is not None})
+    record_event(tx, key, "attempt.failed", facts, {"again": waiting is not None})
 
 
 def lose(
@@ -301,41 +303,8 @@ def lose(
 
     ``waiting`` is what `if_unknown` allows to follow; without it the slot itself is unknown until it is settled.
     """
-    _end_dispatch(tx, key, facts, DispatchState.INTENDED)
+    end_dispatch(tx, key, facts, DispatchState.INTENDED)
     stay_unknown(tx, key, facts, waiting=waiting, suspect=suspect)
-
-
-def keep_late(
-    tx: Transaction,
-    key: DispatchKey,
-    facts: DispatchFacts,
-    *,
-    answer: str | Artifact,
-    answer_digest: str,
-    evidence: str = "{}",
-    flags: str = "[]",
-) -> bool:
-    """A whole answer after its attempt had ended: charge its usage and keep it as evidence of that attempt only.
-
-    Returns False, changing nothing, when the outcome was settled otherwise in the meantime.
-    """
-    row = tx.row("SELECT state FROM dispatches WHERE call_id = ? AND dispatch_no = ?", (key.call_id, key.dispatch_no))
-    if row is None or row[0] != DispatchState.UNKNOWN:
-        return False
-    held = DispatchKey(key.run_key, key.slot_no, key.attempt_no, key.call_id, key.dispatch_no,
-                       budgets.holds_of(tx, key.call_id, key.dispatch_no))  # fmt: skip
-    _end_dispatch(tx, held, facts, DispatchState.UNKNOWN)
-    budgets.settle(tx, held, facts)
-    if tx.change(
-        _MOVE_ATTEMPT, ("late", tx.now_us, "late", facts.message, key.run_key, key.slot_no, key.attempt_no, "unknown")
-    ):
-        add_observation(
-            tx, held, answer=answer, answer_digest=answer_digest, evidence=evidence, flags=flags, source="late"
-        )
-        _wait_for_new_attempt(tx, held)
-        _nothing_left_to_decide(tx, held)
-    _event(tx, held, "dispatch.late", facts, {"answer": answer_digest})
-    return True
 
 
 def add_observation(
@@ -361,24 +330,6 @@ def _recorded(tx: Transaction, artifact: Artifact | None) -> str | None:
     return None if artifact is None else record(tx, artifact)
 
 
-def _wait_for_new_attempt(tx: Transaction, key: DispatchKey) -> None:
-    # A slot that was to resend or query this very call has nothing left to resend or to ask for.
-    tx.change(
-        "UPDATE slots SET next_step = 'new' WHERE run_key = ? AND slot_no = ? AND state = 'pending' AND attempts = ?"
-        " AND next_step <> 'new'",
-        (key.run_key, key.slot_no, key.attempt_no),
-    )
-
-
-def _nothing_left_to_decide(tx: Transaction, key: DispatchKey) -> None:
-    # A slot that was unknown because of this attempt is not any more: what is known is that it was answered too late.
-    tx.change(
-        "UPDATE slots SET state = 'failed', reason = 'late', next_step = 'new'"
-        " WHERE run_key = ? AND slot_no = ? AND state = 'unknown' AND attempts = ?",
-        (key.run_key, key.slot_no, key.attempt_no),
-    )
-
-
 def _intend(tx: Transaction, key: DispatchKey) -> None:
     tx.execute(_ADD_DISPATCH, (key.call_id, key.dispatch_no, key.run_key, "intended", tx.worker_id, tx.now_us))
     budgets.record_reservations(tx, key)
@@ -389,7 +340,7 @@ def _intend(tx: Transaction, key: DispatchKey) -> None:
     crashpoint("dispatch.intent.inside")
 
 
-def _end_dispatch(tx: Transaction, key: DispatchKey, facts: DispatchFacts, old: DispatchState) -> None:
+def end_dispatch(tx: Transaction, key: DispatchKey, facts: DispatchFacts, old: DispatchState) -> None:
     tx.move(
         "dispatch", facts.state, _END_DISPATCH,
         (facts.state, tx.now_us, facts.duration_us, facts.bytes_sent, facts.wire_sends, facts.status, facts.reason,
@@ -399,9 +350,7 @@ def _end_dispatch(tx: Transaction, key: DispatchKey, facts: DispatchFacts, old: 
     )  # fmt: skip
 
 
-def _move_attempt(
-    tx: Transaction, key: DispatchKey, new: AttemptState, old: AttemptState, facts: DispatchFacts
-) -> None:
+def move_attempt(tx: Transaction, key: DispatchKey, new: AttemptState, old: AttemptState, facts: DispatchFacts) -> None:
     tx.move("attempt", new, _MOVE_ATTEMPT,
             (new, tx.now_us, facts.reason, facts.message, key.run_key, key.slot_no, key.attempt_no, old))  # fmt: skip
 
@@ -422,7 +371,7 @@ def _end_slot(
              key.slot_no, "in_flight", key.attempt_no))  # fmt: skip
 
 
-def _event(
+def record_event(
     tx: Transaction, key: DispatchKey, kind: str, facts: DispatchFacts, more: dict[str, str | int] | None = None
 ) -> None:
     tx.event(key.run_key, kind, {

@@ -130,7 +130,8 @@ def _landed(tx: Transaction, key: DispatchKey, settlement: Settlement, state: Sl
     dispatch_state = DispatchState.ANSWERED if is_open else DispatchState.LATE
     attempt_state = AttemptState.OBSERVED if is_open else AttemptState.LATE
     if not _end(tx, key, settlement, dispatch_state, attempt_state):
-        return state  # the attempt has ended otherwise (an earlier dispatch of it); the answer stays as evidence
+        _keep_answer(tx, key, settlement.answer)
+        return state
     source = settlement.made_by if settlement.made_by == "query" else "operator"
     add_observation(
         tx, key, answer=settlement.answer, answer_digest=settlement.answer_digest, evidence=settlement.evidence,
@@ -144,6 +145,16 @@ def _landed(tx: Transaction, key: DispatchKey, settlement: Settlement, state: Sl
             " WHERE run_key = ? AND slot_no = ? AND attempts = ? AND state IN ('unknown', 'pending')",
             (key.attempt_no, key.run_key, key.slot_no, key.attempt_no))  # fmt: skip
     return SlotState.SELECTED
+
+
+def _keep_answer(tx: Transaction, key: DispatchKey, answer: str | Artifact) -> None:
+    """The attempt has ended otherwise, by another dispatch of it: the answer stays as evidence of its own dispatch."""
+    kept = (answer.encode(), None) if isinstance(answer, str) else (None, record(tx, answer))
+    tx.change(
+        "UPDATE dispatches SET raw = ?, raw_artifact = ?"
+        " WHERE call_id = ? AND dispatch_no = ? AND raw IS NULL AND raw_artifact IS NULL",
+        (*kept, key.call_id, key.dispatch_no),
+    )
 
 
 def _end(

@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine
 
 import attrs
 
-from ..ledger import attempts
 from ..ledger.canonical import canonical_text, digest_of_bytes
+from ..ledger.late import keep_late
 from ..ledger.ledger import Ledger
 from ..ledger.records import DispatchKey
 from ..ledger.states import DispatchState
@@ -85,7 +85,7 @@ class LateAnswers:
         digest = digest_of_bytes(answer.encode())
         evidence, flags = canonical_text(outcome.evidence), canonical_text(list(outcome.flags))
         self._tally.late += await self._ledger.write_async(
-            lambda tx: attempts.keep_late(
+            lambda tx: keep_late(
                 tx, key, facts, answer=answer, answer_digest=digest, evidence=evidence, flags=flags
             )
         )

@@ -13,6 +13,7 @@ from tallystick.ledger import artifacts, attempts, checks, coordinators, slot_re
 from tallystick.ledger.artifacts import INLINE_MAX, file_of
 from tallystick.ledger.canonical import digest_of_bytes
 from tallystick.ledger.errors import LedgerDamaged, LedgerFailed
+from tallystick.ledger.late import keep_late as keep_late_answer
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.records import DispatchFacts, DispatchKey, Waiting
 from tallystick.ledger.settlements import Decision, Settlement, settle_unknown
@@ -201,7 +202,7 @@ def test_a_large_answer_may_come_by_any_way(way: str, ledger: Ledger) -> None:
         stored = await artifacts.stored_answer(ledger, LONG_ANSWER)
         late = await artifacts.with_stored_raw(ledger, DispatchFacts(DispatchState.LATE, raw=LARGE))
         if way == "late":
-            await ledger.write_async(lambda tx: attempts.keep_late(tx, key, late, answer=stored, answer_digest=digest))
+            await ledger.write_async(lambda tx: keep_late_answer(tx, key, late, answer=stored, answer_digest=digest))
         else:
             told = attrs.evolve(late, state=DispatchState.ANSWERED)
             wanted = Settlement(key.call_id, 1, Decision.LANDED, "operator", "r", told, stored, digest)

@@ -11,6 +11,7 @@ import pytest
 from tallystick.ledger import attempts
 from tallystick.ledger.canonical import digest_of_bytes
 from tallystick.ledger.errors import BudgetExhausted, TransitionRefused
+from tallystick.ledger.late import keep_late as keep_late_answer
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.records import DispatchFacts, DispatchKey, Waiting
 from tallystick.ledger.states import DispatchState, IfUnknown, NextStep
@@ -70,7 +71,7 @@ def give_back(tx: Transaction, key: DispatchKey) -> None:
 
 def keep_late(tx: Transaction, key: DispatchKey) -> bool:
     late = DispatchFacts(DispatchState.LATE, tokens_in=3, tokens_out=4)
-    return attempts.keep_late(tx, key, late, answer='"late"', answer_digest=digest_of_bytes(b'"late"'))
+    return keep_late_answer(tx, key, late, answer='"late"', answer_digest=digest_of_bytes(b'"late"'))
 
 
 @pytest.fixture
@@ -406,8 +407,30 @@ def test_after_its_late_answer_a_call_is_neither_resent_nor_asked_for(
     key = begin(ledger, run_key, holds=(hold(),)).key
     ledger.write(lambda tx: attempts.lose(tx, key, lost(), waiting=Waiting(step)))
     do(ledger, keep_late, key)
-    assert one(ledger, "SELECT state, next_step FROM slots WHERE slot_no = 1") == ("pending", "new")
-    assert begin(ledger, run_key).key.attempt_no == 2
+    # Only `repeat` and `restart` declare a new request harmless; here an answer is known, and it came too late.
+    assert one(ledger, "SELECT state, next_step, reason FROM slots WHERE slot_no = 1") == ("failed", "new", "late")
+
+
+def test_a_late_answer_to_a_request_that_is_being_resent_stays_with_its_own_dispatch(
+    ledger: Ledger, run_key: int
+) -> None:
+    first = begin(ledger, run_key, holds=(hold(),)).key
+    ledger.write(lambda tx: attempts.lose(tx, first, lost(), waiting=Waiting(NextStep.RESEND)))
+    second = ledger.write(lambda tx: attempts.reopen(tx, first, (hold(),))).key
+    assert do(ledger, keep_late, first)
+    assert one(ledger, "SELECT state, raw FROM dispatches WHERE dispatch_no = 1") == ("late", b'"late"')
+    do(ledger, observe, second)
+    assert slot_state(ledger, run_key) == "selected"
+
+
+def test_one_late_answer_of_two_unknown_sends_leaves_the_attempt_unknown(ledger: Ledger, run_key: int) -> None:
+    first = begin(ledger, run_key, holds=(hold(),)).key
+    ledger.write(lambda tx: attempts.lose(tx, first, lost(), waiting=Waiting(NextStep.RESEND)))
+    second = ledger.write(lambda tx: attempts.reopen(tx, first, (hold(),))).key
+    do(ledger, lose, second)
+    assert do(ledger, keep_late, first)
+    assert one(ledger, "SELECT state FROM attempts") == ("unknown",)
+    assert slot_state(ledger, run_key) == "unknown"
 
 
 def test_a_slot_whose_only_unknown_was_answered_late_has_nothing_left_to_decide(ledger: Ledger, run_key: int) -> None:

@@ -14,6 +14,7 @@ from tallystick.ledger.check_rules import RULES
 from tallystick.ledger.checks import Finding, Severity, check_ledger, require_sound
 from tallystick.ledger.driver import Connection
 from tallystick.ledger.errors import LedgerDamaged
+from tallystick.ledger.late import keep_late as keep_late_answer
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.records import DispatchFacts, JudgmentRow, Waiting
 from tallystick.ledger.settlements import Decision, Settlement, settle_unknown
@@ -40,7 +41,7 @@ def fill(ledger: Ledger) -> None:
     ledger.write(lambda tx: attempts.lose(tx, keys[3], lost(), waiting=None))
     ledger.write(lambda tx: attempts.lose(tx, keys[4], lost(), waiting=Waiting(NextStep.NEW)))
     again = begin(ledger, run.run_key, 4, holds=both).key
-    ledger.write(lambda tx: attempts.keep_late(tx, keys[4], late, answer='"late"', answer_digest=DIGEST_LATE))
+    ledger.write(lambda tx: keep_late_answer(tx, keys[4], late, answer='"late"', answer_digest=DIGEST_LATE))
     ledger.write(lambda tx: observe(tx, again))
     ledger.write(lambda tx: attempts.lose(tx, keys[5], lost(), waiting=None))
     given_up = Settlement(keys[5].call_id, 1, Decision.GIVE_UP, "me", "r")

@@ -16,6 +16,7 @@ from tallystick.ledger import attempts, budgets, coordinators, run_ends, run_rea
 from tallystick.ledger.canonical import digest_of_bytes
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.errors import BudgetExhausted, RunNotResumable, TransitionRefused, UsageError
+from tallystick.ledger.late import keep_late as keep_late_answer
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.records import DispatchFacts, DispatchKey, Waiting
 from tallystick.ledger.settlements import Decision, Settlement, settle_unknown
@@ -195,7 +196,7 @@ class LedgerMachine(RuleBasedStateMachine):
         attempt, dispatch = data.draw(st.sampled_from(choices))
         facts = DispatchFacts(DispatchState.LATE, tokens_out=used)
         kept = self.write(
-            lambda tx: attempts.keep_late(tx, dispatch.key, facts, answer='"late"', answer_digest=LATE_DIGEST)
+            lambda tx: keep_late_answer(tx, dispatch.key, facts, answer='"late"', answer_digest=LATE_DIGEST)
         )
         assert kept == (dispatch.state == "unknown")
         if not kept:

@@ -1,0 +1,79 @@
+"""A whole answer that comes after its attempt has ended: evidence of that attempt, paid for, never anything else."""
+
+from __future__ import annotations
+
+import attrs
+
+from . import budgets
+from .attempts import add_observation, end_dispatch, move_attempt, record_event
+from .records import Artifact, DispatchFacts, DispatchKey
+from .states import AttemptState, DispatchState
+from .transaction import Transaction
+
+__all__ = ["keep_late"]
+
+
+def keep_late(
+    tx: Transaction,
+    key: DispatchKey,
+    facts: DispatchFacts,
+    *,
+    answer: str | Artifact,
+    answer_digest: str,
+    evidence: str = "{}",
+    flags: str = "[]",
+) -> bool:
+    """A whole answer after its attempt had ended: charge its usage and keep it as evidence of that attempt only.
+
+    Returns False, changing nothing, when the outcome was settled otherwise in the meantime.
+    """
+    row = tx.row("SELECT state FROM dispatches WHERE call_id = ? AND dispatch_no = ?", (key.call_id, key.dispatch_no))
+    if row is None or row[0] != DispatchState.UNKNOWN:
+        return False
+    held = DispatchKey(key.run_key, key.slot_no, key.attempt_no, key.call_id, key.dispatch_no,
+                       budgets.holds_of(tx, key.call_id, key.dispatch_no))  # fmt: skip
+    is_settled = _is_last_unknown(tx, held)
+    end_dispatch(tx, held, facts if is_settled else _with_raw(facts, answer), DispatchState.UNKNOWN)
+    budgets.settle(tx, held, facts)
+    if is_settled:
+        move_attempt(tx, key, AttemptState.LATE, AttemptState.UNKNOWN, attrs.evolve(facts, reason="late"))
+        add_observation(
+            tx, held, answer=answer, answer_digest=answer_digest, evidence=evidence, flags=flags, source="late"
+        )
+        _nothing_left_to_decide(tx, held)
+    record_event(tx, held, "dispatch.late", facts, {"answer": answer_digest})
+    return True
+
+
+def _is_last_unknown(tx: Transaction, key: DispatchKey) -> bool:
+    """Whether the attempt is unknown because of this dispatch alone."""
+    return bool(
+        tx.row(
+            "SELECT a.state = 'unknown' AND NOT EXISTS (SELECT 1"
+            " FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
+            " WHERE c.run_key = a.run_key AND c.slot_no = a.slot_no AND c.attempt_no = a.attempt_no"
+            " AND d.state IN ('unknown', 'intended') AND NOT (d.call_id = ? AND d.dispatch_no = ?))"
+            " FROM attempts a WHERE a.run_key = ? AND a.slot_no = ? AND a.attempt_no = ?",
+            (key.call_id, key.dispatch_no, key.run_key, key.slot_no, key.attempt_no),
+        )[0]
+    )
+
+
+def _with_raw(facts: DispatchFacts, answer: str | Artifact) -> DispatchFacts:
+    # The attempt has an observation of its own, or may get one: this answer is kept with its dispatch.
+    if facts.raw is not None or facts.raw_artifact is not None:
+        return facts
+    if isinstance(answer, str):
+        return attrs.evolve(facts, raw=answer.encode())
+    return attrs.evolve(facts, raw_artifact=answer)
+
+
+def _nothing_left_to_decide(tx: Transaction, key: DispatchKey) -> None:
+    # What is known of the slot now is that it was answered too late: nothing is left to settle, to resend or to ask
+    # for. One that was to be asked anew anyway (`repeat`) goes on.
+    tx.change(
+        "UPDATE slots SET state = 'failed', reason = 'late', next_step = 'new', not_before_us = 0, suspect = 0"
+        " WHERE run_key = ? AND slot_no = ? AND attempts = ?"
+        " AND (state = 'unknown' OR (state = 'pending' AND next_step <> 'new'))",
+        (key.run_key, key.slot_no, key.attempt_no),
+    )
