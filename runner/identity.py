@@ -89,7 +89,11 @@ def identity_document(
         "name": order.name,
         "cases": cases,
         "repetitions": order.repetitions,
-        "variants": {name: {"target": _identity_of(name, target)} for name, target in targets.items()},
+        # What may follow an unknown outcome is a promise about every call of the run, and cannot change under it.
+        "variants": {
+            name: {"target": _identity_of(name, target), "if_unknown": target.if_unknown.value}
+            for name, target in targets.items()
+        },
     }
     execution = order.execution
     defaulted = [key for key in (*_LIMITS, *_THROUGHPUT) if key in execution.defaulted]
@@ -99,7 +103,6 @@ def identity_document(
         Section.LIMITS.value: {
             **_values(execution, _LIMITS),
             "budgets": _budgets(order.budgets),
-            "if_unknown": {name: target.if_unknown.value for name, target in targets.items()},
         },
         Section.THROUGHPUT.value: _values(execution, _THROUGHPUT),
         "defaulted": list(defaulted),

@@ -95,7 +95,6 @@ def test_what_an_answer_depends_on_is_identity(options: dict[str, Any], told: st
         ({"budgets": {}}, "budgets.run.dispatches.limit: 800 -> (absent)"),
         ({"budgets": {"dispatches": 800, "usd": {"limit": "2.5", "kind": "soft", "per": "variant"}}},
          'budgets.variant.default.usd.limit: (absent) -> "2.50"'),
-        ({"target": StillTarget(if_unknown=IfUnknown.RESEND)}, 'if_unknown.default: "keep" -> "resend"'),
     ],
 )  # fmt: skip
 def test_how_much_may_be_done_is_a_limit(options: dict[str, Any], told: str) -> None:
@@ -122,10 +121,17 @@ def test_how_fast_it_goes_is_throughput(options: dict[str, Any], told: str) -> N
     refuse_changes("01j", compare(then, now))
 
 
+def test_what_may_follow_an_unknown_outcome_does_not_change_under_a_run() -> None:
+    then, now = document(), document(target=StillTarget(if_unknown=IfUnknown.RESEND))
+    assert lines(then, now, Section.IDENTITY) == ['variants.default.if_unknown: "keep" -> "resend"']
+    with pytest.raises(IdentityChanged, match="if_unknown"):
+        refuse_changes("01j", compare(then, now))
+
+
 def test_every_execution_option_has_a_section() -> None:
     then = document()
     sections = then["limits"].keys() | then["throughput"].keys()
-    assert set(then["defaulted"]) == sections - {"budgets", "if_unknown"}
+    assert set(then["defaulted"]) == sections - {"budgets"}
 
 
 def test_judges_are_no_part_of_a_runs_identity() -> None:
