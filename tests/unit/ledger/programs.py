@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import struct
 import sys
 import threading
 import time
@@ -268,3 +270,23 @@ def plan(path: str, cases: str) -> None:
 def put_large(path: str) -> None:
     with Ledger.open(path) as ledger:
         artifacts.put(ledger, b"large" * 100_000)
+
+
+def pass_when_told(folder: str, log: str) -> None:
+    """Pass the turnstile once for each line and leave a mark."""
+    turnstile = Turnstile(Path(folder))
+    tell("ready")
+    with Path(log).open("ab", buffering=0) as file:
+        while hear():
+            with turnstile:
+                file.write(b"x")
+            tell("passed")
+    turnstile.close()
+
+
+def tell_database_lock(path: str) -> None:
+    """Who holds the lock by which SQLite knows that a database is open: 510 bytes beyond its first GiB."""
+    with Path(path).open("rb+") as file:
+        question = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0x40000002, 510, 0)
+        kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, question))
+    tell(pid if kind != fcntl.F_UNLCK else "nobody")

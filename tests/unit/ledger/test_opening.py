@@ -315,6 +315,17 @@ def test_a_file_that_is_opened_twice_has_one_worker_whose_locks_outlive_the_firs
         assert one(third, "SELECT end_reason FROM workers")[0] == "closed"
 
 
+def test_opening_and_closing_it_again_takes_nothing_from_the_locks_of_the_database(tmp_path: Path) -> None:
+    """Closing any other descriptor of the file would: then another process could take itself for the only one."""
+    with new_ledger(tmp_path) as ledger:
+        new_run(ledger)
+        Ledger.open(ledger.path).close()
+        with ledger.reading():
+            pass
+        with Child("tell_database_lock", ledger.path) as child:
+            assert child.lines() == [str(os.getpid())]
+
+
 def test_a_ledger_that_is_closed_is_refused_with_its_remedy(tmp_path: Path) -> None:
     ledger = new_ledger(tmp_path)
     ledger.close()

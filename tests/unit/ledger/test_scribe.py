@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 from tallystick.ledger import driver, scribe
+from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.errors import CommitUnknown, LedgerClosed, LedgerFailed
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.transaction import Transaction
@@ -105,6 +106,23 @@ def test_work_may_raise_anything_without_ending_the_scribe(problem: BaseExceptio
     with pytest.raises(type(problem)):
         ledger.write(fails(problem))
     assert ledger.write(put("after")) == "after"
+
+
+def test_the_history_goes_on_from_what_is_there_when_its_last_event_was_undone_in_the_same_batch(
+    ledger: Ledger,
+) -> None:
+    run_key = new_run(ledger).run_key
+
+    def fails_after_an_event(tx: Transaction) -> None:
+        tx.event(run_key, "never", {})
+        raise LookupError
+
+    with Batch(ledger) as batch:
+        batch.ask("one", lambda tx: tx.event(run_key, "one", {}))
+        batch.ask("never", fails_after_an_event)
+        batch.ask("two", lambda tx: tx.event(run_key, "two", {}))
+    assert (batch.outcomes["one"], batch.outcomes["two"]) == (2, 3)
+    assert check_ledger(ledger) == []
 
 
 def test_what_waits_while_a_commit_is_made_shares_the_next_one(ledger: Ledger) -> None:
@@ -435,7 +453,8 @@ def test_a_loop_that_closed_in_the_meantime_does_not_harm_the_others(
         loop.close()
     del task
     assert batch.outcomes["other"] == "other"
-    assert stored(ledger) == {"orphan", "other"}
+    ledger.write(put("next"))  # after which the scribe has told everybody of the batch before
+    assert stored(ledger) == {"orphan", "other", "next"}
     assert "scribe.loop_closed" in {getattr(record, "event", "") for record in caplog.records}
 
 

@@ -50,6 +50,21 @@ def test_saturated_processes_pass_evenly_and_one_at_a_time(processes: int, tmp_p
     assert min(shares.values()) >= 2 * PASSAGES / processes / 5
 
 
+def test_who_leaves_cannot_enter_again_before_the_one_who_waits(tmp_path: Path) -> None:
+    turnstile, log = Turnstile(tmp_path), tmp_path / "log"
+    log.touch()
+    with Child("pass_when_told", tmp_path, log) as child:
+        assert child.line() == "ready"
+        for passages in range(1, 31):
+            with turnstile:
+                child.say()
+                wait_until_blocked(child.pid)
+            with turnstile:
+                assert len(log.read_bytes()) == passages
+            assert child.line() == "passed"
+    turnstile.close()
+
+
 def test_two_saturated_ledger_writers_both_get_on(ledger: Ledger) -> None:
     run_key = new_run(ledger).run_key
     children = [Child("write_until_told", ledger.path, run_key, name) for name in "ab"]
