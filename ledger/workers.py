@@ -5,6 +5,7 @@ The lock, not a pid, a boot id or a clock, proves on this host that a worker has
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -34,12 +35,21 @@ class WorkerFolder:
         folder.mkdir(exist_ok=True)
 
     def enter(self, worker_id: str) -> Worker:
-        """Become a worker: create the file, lock it, say who we are."""
-        lock = LockFile(self._file(worker_id))
+        """Become a worker: create the file, lock it, say who we are; raises LedgerFailed where the disk is full."""
+        path = self._file(worker_id)
+        try:
+            lock = LockFile(path)
+        except OSError as problem:
+            raise _as_full(problem, path) from problem
         if not lock.try_acquire():
             raise LedgerFailed(f"the lock of worker {worker_id} is taken", "start again")
         identity = this_process()
-        lock.write(json.dumps(attrs.asdict(identity)).encode())
+        try:
+            lock.write(json.dumps(attrs.asdict(identity)).encode())
+        except OSError as problem:
+            path.unlink(missing_ok=True)
+            lock.close()
+            raise _as_full(problem, path) from problem
         self._own[worker_id] = lock
         return Worker(worker_id, identity)
 
@@ -95,3 +105,9 @@ class WorkerFolder:
 
     def _file(self, worker_id: str) -> Path:
         return self._folder / f"{worker_id}.lock"
+
+
+def _as_full(problem: OSError, path: Path) -> Exception:
+    if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return problem
+    return LedgerFailed(f"the disk of {path} is full", "free space on the ledger's disk, then resume")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import sys
 import threading
@@ -31,6 +32,7 @@ def main() -> int:
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     settings = Settings()
+    _keep_logs_for_debugging(settings)
     status = invoke(sys.argv[1:], settings)
     if settings.is_wedged or any(
         thread.is_alive() and not thread.daemon for thread in threading.enumerate() if thread is not _main_thread()
@@ -68,6 +70,13 @@ def invoke(arguments: Sequence[str], settings: Settings | None = None) -> int:
     except Exception as problem:  # noqa: BLE001 - the last place where an error can become a line
         return _tell_error(problem, settings)
     return status
+
+
+def _keep_logs_for_debugging(settings: Settings) -> None:
+    """Without a handler, Python would print warnings and errors of ours beside the one line that tells the same."""
+    handler = logging.StreamHandler()
+    handler.addFilter(lambda record: settings.debug)
+    logging.getLogger("tallystick").addHandler(handler)
 
 
 def _main_thread() -> threading.Thread:
