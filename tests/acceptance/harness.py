@@ -78,9 +78,7 @@ def read_requests(path: Path) -> list[tuple[str, Request]]:
     """Every request that a counter has seen with its path, in the order of arrival; a half-written line is left out."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     found = [json.loads(line) for line in lines]
-    return [
-        (line.get("path", ""), Request(line["request_id"], line["payload_digest"], line["at"])) for line in found
-    ]
+    return [(line.get("path", ""), Request(line["request_id"], line["payload_digest"], line["at"])) for line in found]
 
 
 def read_counter(path: Path) -> list[Request]:
@@ -356,7 +354,8 @@ class Site:
 
     def status(self, run: str = "") -> dict[str, Any]:
         """What ``status --json`` says."""
-        return self.told("status", *([run] if run else []), "--json")
+        told: dict[str, Any] = self.told("status", *([run] if run else []), "--json")
+        return told
 
     def told(self, *arguments: object, statuses: Sequence[int] | None = None) -> Any:
         """The JSON that a reading command prints."""
@@ -428,7 +427,7 @@ def case(name: str, expected: Any = None, *, text: str | None = None, **behave: 
 
 
 def http_target(service: Service, *, if_unknown: str = "keep", url: str = "", **options: Any) -> dict[str, Any]:
-    """A target table for the service. A query may learn from it that an id was tombstoned, and so never will be done."""
+    """A target table for the service, from which a query may learn that an id was tombstoned and never will be done."""
     origin = url or service.url
     table: dict[str, Any] = {
         "kind": "http",

@@ -1,9 +1,10 @@
-"""E08 (the cap on dispatches), C10, C23: who may send the last call, who owns a run, and what its sessions add up to."""
+"""E08 (the cap on dispatches), C10, C23: who sends the last call, who owns a run, and what its sessions add up to."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -97,7 +98,7 @@ def test_c10_what_stands_right_after_its_recovery_is_not_recovered_from(site: Si
 
 
 def test_c10_of_several_that_recover_a_dead_run_at_once_one_gets_it(site: Site) -> None:
-    waiting = {"sequence": [{"wait": "first"}, {"wait": "second"}]}
+    waiting: dict[str, Any] = {"sequence": [{"wait": "first"}, {"wait": "second"}]}
     site.order(http_order(site.service, [case("a"), case("b", **waiting)], if_unknown="repeat"))
     dead = site.run()
     site.wait_for("first")

@@ -1,4 +1,4 @@
-"""Killed at every registered crash point, then resumed to the end; and killed at one SQL statement after the other (C09)."""
+"""Killed at every registered crash point, and at one SQL statement after the other (C09); each resumed to its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tallystick.ledger.crashpoints import CRASHPOINTS
 from .harness import FIXTURES, Request, Site, case, http_order, read_requests
 from .invariants import check_invariants, rows
 
-# What may become of a request: answered, refused and then answered, an error and then an answer, an answer that is lost.
+# What may become of a request: answered, refused and answered then, failed and answered then, answered in vain.
 MIXED: Final = (
     case("plain", remember=True),
     case("refused", sequence=[{"status": 429, "retry_after": 0}, {"remember": True}]),
@@ -35,6 +35,9 @@ class Scenario:
     if_unknown: str = "keep"
     passage: int = 1
     many: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.passage}-{self.if_unknown}-{self.command.__name__}"
 
 
 def on_run(site: Site, point: str) -> None:
@@ -97,14 +100,12 @@ def test_crash_every_registered_point_is_reached_by_a_scenario() -> None:
 @pytest.mark.parametrize(
     ("point", "scenario"),
     [
-        pytest.param(point, scenario, id=f"{point}@{scenario.passage}-{scenario.if_unknown}-{scenario.command.__name__}")
+        pytest.param(point, scenario, id=f"{point}-{scenario}")
         for point in CRASHPOINTS
         for scenario in SCENARIOS.get(point, ())
     ],
 )
-def test_crash_at_every_point_loses_nothing_and_sends_nothing_twice(
-    site: Site, point: str, scenario: Scenario
-) -> None:
+def test_crash_at_every_point_loses_nothing_and_sends_nothing_twice(site: Site, point: str, scenario: Scenario) -> None:
     # A checkpoint comes after some hundred commits.
     cases = [case(f"c{number}", remember=True) for number in range(210)] if scenario.many else MIXED
     site.order(

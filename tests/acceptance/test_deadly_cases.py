@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from .harness import Site, case, http_order, python_target, work_order
@@ -10,7 +12,7 @@ from .invariants import check_invariants, rows
 
 @pytest.mark.parametrize("function", ["blocking", "on_the_loop"])
 def test_c04_case_that_kills_its_runner_is_parked_and_the_rest_proceeds(site: Site, function: str) -> None:
-    cases = [{"id": f"c{number}", "input": f"c{number}"} for number in range(8)]
+    cases: list[dict[str, Any]] = [{"id": f"c{number}", "input": f"c{number}"} for number in range(8)]
     cases[2] = {"id": "deadly", "input": {"exit": 137}}
     target = python_target(site.folder, function=function, if_unknown="repeat")
     site.order(work_order(target, cases, judges=[], concurrency=4, solitary_deaths_max=3))
@@ -36,7 +38,11 @@ def test_c04_case_that_kills_its_runner_is_parked_and_the_rest_proceeds(site: Si
 
 
 def test_c04_case_that_kills_its_runner_is_unknown_where_it_may_not_be_repeated(site: Site) -> None:
-    cases = [{"id": "a", "input": "a"}, {"id": "deadly", "input": {"exit": 137}}, {"id": "c", "input": "c"}]
+    cases: list[dict[str, Any]] = [
+        {"id": "a", "input": "a"},
+        {"id": "deadly", "input": {"exit": 137}},
+        {"id": "c", "input": "c"},
+    ]
     site.order(work_order(python_target(site.folder, if_unknown="keep"), cases, judges=[]))
     assert site.run().ended() == 137
     assert site.resume().ended() == 3

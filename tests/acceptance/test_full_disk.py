@@ -85,7 +85,8 @@ def test_disk_c05_full_disk_stops_the_run_before_its_next_dispatch(tmp_path: Pat
         assert site.resume().ended() == 0
         assert site.counts() == {"selected": 32}
         assert rows(site.ledger, "PRAGMA integrity_check") == [("ok",)]
-        assert site.service.received() == sent + 31, "what was received and could not be kept is asked again, as declared"
+        # What was received and could not be kept is asked again, as its target declares.
+        assert site.service.received() == sent + 31
         check_invariants(site.ledger, site.requests())
     finally:
         site.close()

@@ -21,10 +21,7 @@ def test_soak_of_kills_loses_nothing_and_sends_nothing_twice(
 ) -> None:
     chance = random.Random(f"{if_unknown} {calls} {kills}")
     drop = {"sequence": [{"drop_after": 0, "remember": True}, {"remember": True}]}
-    cases = [
-        case(f"c{number}", **(drop if number % 20 == 19 else {"remember": True}))
-        for number in range(calls // 2)
-    ]
+    cases = [case(f"c{number}", **(drop if number % 20 == 19 else {"remember": True})) for number in range(calls // 2)]
     limit = calls + 8 * kills + calls // 10
     site.order(
         http_order(
@@ -60,7 +57,7 @@ def test_soak_of_kills_loses_nothing_and_sends_nothing_twice(
 
 
 def _kill_once(site: Site, chance: random.Random, *, most: int) -> bool:
-    """Start, and kill after some more requests, or some moments after the process has begun; says whether it was alive."""
+    """Start, and kill after some more requests or soon after the process has begun; says whether it was alive."""
     coordinator = site.run()
     if chance.random() < 0.25:
         # Anywhere: also before the first request, while it plans, opens or recovers.

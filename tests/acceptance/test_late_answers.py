@@ -1,4 +1,4 @@
-"""E04, C02 and E14: answers that come after their attempt has ended, in either order, and what may not attach to what."""
+"""E04, C02, E14: answers that come after their attempt has ended, in either order, and what may not attach to what."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ def started(site: Site, *answers: Any, **options: Any) -> Coordinator:
 
 
 @pytest.mark.parametrize("first_to_arrive", ["the old one", "the new one"])
-def test_e04_late_answer_is_evidence_of_its_own_attempt_whatever_comes_first(
-    site: Site, first_to_arrive: str
-) -> None:
+def test_e04_late_answer_is_evidence_of_its_own_attempt_whatever_comes_first(site: Site, first_to_arrive: str) -> None:
     coordinator = started(site, "first", "second")
     site.wait_for("1")
     site.wait_for("2")  # the first attempt has passed its deadline, the second has begun
@@ -88,9 +86,7 @@ def test_e04_answer_that_never_comes_leaves_its_attempt_unknown_and_held(site: S
 
 
 @pytest.mark.parametrize("first_to_arrive", ["the old one", "the new one"])
-def test_e14_old_evidence_usage_and_context_do_not_attach_to_a_new_generation(
-    site: Site, first_to_arrive: str
-) -> None:
+def test_e14_old_evidence_usage_and_context_do_not_attach_to_a_new_generation(site: Site, first_to_arrive: str) -> None:
     rich = {"text": "first", "context": ["passage"]}
     coordinator = started(site, rich, {"text": "second"})
     site.wait_for("1")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from typing import Any
 
 import pytest
 
@@ -26,9 +28,7 @@ def test_e01_plan_and_configuration_outlive_a_death_before_the_first_dispatch(si
 
     assert site.requests() == []
     assert site.counts() == {"pending": 6}
-    ((state, planned, document, identity),) = rows(
-        site.ledger, "SELECT state, planned, work_order, identity FROM runs"
-    )
+    ((state, planned, document, identity),) = rows(site.ledger, "SELECT state, planned, work_order, identity FROM runs")
     assert (state, planned) == ("open", 6)
     assert json.loads(document)["target" if "target" in json.loads(document) else "variants"]
     assert json.loads(identity)["identity"]["repetitions"] == 2
@@ -54,7 +54,7 @@ def test_e01_same_work_order_again_goes_on_with_the_planned_run(site: Site) -> N
 
 
 def test_e02_committed_answer_is_reused_and_the_interrupted_case_is_tried_again(site: Site) -> None:
-    waiting = {"sequence": [{"wait": "never"}, {}]}
+    waiting: dict[str, Any] = {"sequence": [{"wait": "never"}, {}]}
     order = http_order(site.service, [case("a"), case("b", **waiting), case("c")], if_unknown="repeat")
     site.order(order)
     first = site.run()
@@ -108,11 +108,37 @@ def test_e06_same_question_in_repetitions_and_cases_is_asked_each_time(site: Sit
 
 
 def test_c45_repetitions_are_rows_of_their_own_also_where_two_answers_are_equal(site: Site) -> None:
-    answers = {"sequence": [{"answer": "X"}, {"answer": "X"}, {"answer": "Y"}]}
+    answers: dict[str, Any] = {"sequence": [{"answer": "X"}, {"answer": "X"}, {"answer": "Y"}]}
     site.order(http_order(site.service, [case("a", "X", **answers)], repetitions=3))
     site.run(crashpoint="dispatch.outcome.committed@2").died_at_its_point()
     assert site.resume().ended() == 0
-    assert [(slot.repetition, slot.attempts[-1].answer) for slot in site.case("a")] == [(1, '"X"'), (2, '"X"'), (3, '"Y"')]
+    found = [(slot.repetition, slot.attempts[-1].answer) for slot in site.case("a")]
+    assert found == [(1, '"X"'), (2, '"X"'), (3, '"Y"')]
     assert [judgment[2] for slot in site.case("a") for judgment in slot.judgments] == [1, 1, 0]
     assert site.service.received() == 3
     check_invariants(site.ledger, site.requests())
+
+
+def test_e06_answer_left_over_from_another_call_is_never_taken(site: Site) -> None:
+    """A program dies with its answer written where the next one runs; the next call's answer is its own."""
+    program = site.folder / "program.py"
+    program.write_text(
+        "import json, os, pathlib, sys\n"
+        "asked = json.load(sys.stdin)\n"
+        "left = pathlib.Path('answer.json')\n"
+        "print(json.dumps({'answer': asked['input'], 'id': os.environ['TALLYSTICK_REQUEST_ID']}), flush=True)\n"
+        "left.write_text(json.dumps({'answer': 'old'}))\n"
+    )
+    target = {"kind": "process", "argv": [sys.executable, "program.py"], "answer": "$", "if_unknown": "repeat"}
+    cases = [{"id": name, "input": "the same"} for name in "ab"]
+    site.order(work_order(target, cases, repetitions=2, judges=[]))
+    site.run(crashpoint="dispatch.sent@2").died_at_its_point()
+    assert (site.folder / "answer.json").exists()
+    assert site.resume().ended() == 0
+    newest = [slot.attempts[-1] for name in "ab" for slot in site.case(name)]
+    answers = [json.loads(attempt.answer) for attempt in newest]
+    calls = [attempt.dispatches[0].call_id for attempt in newest]
+    assert [answer["answer"] for answer in answers] == ["the same"] * 4
+    assert [answer["id"] for answer in answers] == calls, "each is the answer to its own request"
+    assert len(set(calls)) == 4
+    check_invariants(site.ledger, None)

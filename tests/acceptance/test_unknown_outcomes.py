@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from typing import Any
 
-import tallystick as ts
-from tallystick.ledger.records import DispatchFacts
-from tallystick.ledger.settlements import Decision, Settlement
-from tallystick.ledger.states import DispatchState
+import pytest
 
 from .harness import Site, case, http_order
 from .invariants import check_invariants, rows
 
-def killed_while_the_target_works(site: Site, if_unknown: str, **options: object) -> str:
-    """Three cases one after the other; the process dies while the service works on the second. Returns that call's id."""
+
+def killed_while_the_target_works(site: Site, if_unknown: str, **options: Any) -> str:
+    """Three cases, one after the other; dies while the service works on the second, and returns that call's id."""
     cases = [case("a"), case("b", wait="gate", remember=True), case("c")]
     site.order(http_order(site.service, cases, if_unknown=if_unknown, **options))
     coordinator = site.run()
@@ -48,17 +47,41 @@ def test_e03_unknown_outcome_is_kept_and_never_resent(site: Site) -> None:
     check_invariants(site.ledger, site.requests())
 
 
+def test_e03_status_and_report_show_an_unknown_outcome_and_what_it_holds(site: Site) -> None:
+    call = killed_while_the_target_works(site, "keep")
+    assert site.resume().ended() == 3
+    for command in ("status", "report"):
+        told = site.told(command, "acceptance", "--json")
+        assert (told["next"], told["exit_status"]) == ("decide", 3)
+        assert told["population"]["unknown"] == 1
+        assert told["unknown"] == {"count": 1, "reasons": {"coordinator.died": 1}}
+        assert [(budget["settled"], budget["held"]) for budget in told["budgets"]] == [(2, 1)]
+    listed = site.told("reconcile", "acceptance", "--json")
+    assert call in json.dumps(listed)
+    shown = site.start("status", "acceptance")
+    assert shown.ended() == 0
+    assert "unknown" in shown.out
+    check_invariants(site.ledger, site.requests())
+
+
+def settle(site: Site, *decision: object, reason: str) -> None:
+    """An operator's word, from the command line."""
+    settled = site.start("reconcile", "acceptance", *decision, "--reason", reason, "--yes")
+    assert settled.ended() in (0, 3, 75), settled.err
+
+
 def test_e03_operator_gives_an_unknown_outcome_up_and_the_history_says_who_and_why(site: Site) -> None:
     killed_while_the_target_works(site, "keep")
     assert site.resume().ended() == 3
-    with site.opened() as ledger:
-        (unknown,) = site.unknown()
-        assert ledger.give_up(unknown, reason="the provider has no log", made_by="kim") == "failed"
+
+    settle(site, "--case", "b", "--give-up", reason="the provider has no log")
 
     (attempt,) = site.only("b").attempts
     ((decision, made_by, reason, made_us),) = attempt.settlements
-    assert (decision, made_by, reason) == ("give_up", "kim", "the provider has no log")
+    assert (decision, reason) == ("give_up", "the provider has no log")
+    assert made_by
     assert made_us > attempt.began_us
+    assert site.counts() == {"selected": 2, "failed": 1}
     assert held(site) == (3, 0), "what was given up counts as spent"
     assert site.resume("acceptance").ended() == 3
     assert site.service.received() == 3
@@ -70,11 +93,9 @@ def test_e03_operator_who_proves_that_it_did_not_land_lets_it_be_asked_anew(site
     site.run(crashpoint="dispatch.intent.committed@2").died_at_its_point()
     assert site.resume().ended() == 3
     assert site.service.received() == 2
-    with site.opened() as ledger:
-        (unknown,) = site.unknown()
-        assert ledger.not_landed(unknown, reason="not in the provider's log", made_by="kim") == "pending"
-    assert held(site) == (2, 0), "what never was done is given back"
 
+    settle(site, "--not-landed", reason="not in the provider's log")
+    assert held(site) == (2, 0), "what never was done is given back"
     assert site.resume().ended() == 0
 
     first, second = site.only("b").attempts
@@ -84,19 +105,21 @@ def test_e03_operator_who_proves_that_it_did_not_land_lets_it_be_asked_anew(site
     check_invariants(site.ledger, site.requests())
 
 
-def test_e03_operator_brings_the_answer_of_an_unknown_outcome(site: Site) -> None:
-    call = killed_while_the_target_works(site, "keep")
+def test_e03_operator_brings_the_answer_of_an_unknown_outcome_and_it_is_judged(site: Site) -> None:
+    killed_while_the_target_works(site, "keep")
     assert site.resume().ended() == 3
-    facts = DispatchFacts(DispatchState.ANSWERED, tokens_in=7, tokens_out=3)
-    settlement = Settlement(call, 1, Decision.LANDED, "kim", "from the provider's log", facts, '"b"', "sha256:of-it")
-    with site.opened() as ledger:
-        assert ledger.settle(settlement) == "selected"
-        with pytest.raises(ts.LedgerError):
-            ledger.settle(settlement)
-    # The answer that came by an operator is judged as every other.
-    assert site.resume("acceptance").ended() in (0, 3)
+    answer = site.folder / "answer.json"
+    answer.write_text('"b"')
+
+    settle(site, "--case", "b", "--landed", answer, reason="from the provider's log")
+    again = site.start("reconcile", "acceptance", "--case", "b", "--give-up", "--reason", "twice", "--yes")
+    assert again.ended() == 2, "there is nothing left to settle"
+
+    assert site.resume("acceptance").ended() == 0
     slot = site.only("b")
     assert (slot.attempts[0].answer, slot.attempts[0].source) == ('"b"', "operator")
+    assert [judgment[2] for judgment in slot.judgments] == [1]
+    assert site.service.received() == 3
     check_invariants(site.ledger, site.requests())
 
 
@@ -240,7 +263,10 @@ def test_c01_a_connection_that_ends_without_a_word_is_unknown_and_not_sent_again
 
 
 def test_c01_a_target_that_honours_keys_is_sent_the_same_key_again(site: Site) -> None:
-    lost_then_answered = {"remember": True, "sequence": [{"drop_after": 0, "remember": True}, {"remember": True}]}
+    lost_then_answered: dict[str, Any] = {
+        "remember": True,
+        "sequence": [{"drop_after": 0, "remember": True}, {"remember": True}],
+    }
     site.order(http_order(site.service, [case("a", **lost_then_answered)], if_unknown="resend"))
     assert site.run().ended() == 0
     assert list(site.seen().values()) == [2]
