@@ -359,6 +359,12 @@ dispatches = Table(
     PrimaryKeyConstraint("call_id", "dispatch_no"),
 )
 Index(
+    "dispatches_asked_to_wait",
+    dispatches.c.run_key,
+    dispatches.c.ended_us,
+    sqlite_where=sql_text("retry_after_us IS NOT NULL"),
+)
+Index(
     "dispatches_open",
     dispatches.c.run_key,
     dispatches.c.call_id,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
+from typing import Any, Final
 
 import attrs
 
@@ -19,6 +20,7 @@ __all__ = [
     "Score",
     "Unjudged",
     "Unknown",
+    "asked_to_wait_until",
     "call_to_repeat",
     "case_page",
     "next_not_before",
@@ -37,13 +39,16 @@ _PENDING = (
 
 
 def pending_slots(
-    reader: Reader, run_key: int, *, after: tuple[int, int], now_us: int, limit: int
+    reader: Reader, run_key: int, *, after: tuple[int, int], now_us: int, limit: int, without: Collection[int] = ()
 ) -> list[PendingSlot]:
-    """The next slots that may be claimed now, in the order ``(not_before_us, slot_no)``, beyond ``after``."""
+    """The next slots that may be claimed now, in the order ``(not_before_us, slot_no)``, beyond ``after``.
+
+    Those of the variants ``without`` are passed over.
+    """
     return _slots(
         reader.rows(
             f"{_PENDING} WHERE s.run_key = ? AND s.state = 'pending' AND s.suspect = 0"
-            " AND (s.not_before_us, s.slot_no) > (?, ?) AND s.not_before_us <= ?"
+            f" AND (s.not_before_us, s.slot_no) > (?, ?) AND s.not_before_us <= ?{_not_of('s.', without)}"
             " ORDER BY s.not_before_us, s.slot_no LIMIT ?",
             (run_key, *after, now_us, limit),
         )
@@ -69,11 +74,38 @@ def slot_stands(reader: Reader, run_key: int, slot_no: int) -> tuple[SlotState, 
     return SlotState(state), attempts, NextStep(step)
 
 
-def next_not_before(reader: Reader, run_key: int) -> int | None:
-    """The earliest instant at which a waiting slot may be claimed; 0 is now, None: nothing waits."""
-    row = reader.row("SELECT min(not_before_us) FROM slots WHERE run_key = ? AND state = 'pending'", (run_key,))
+def next_not_before(reader: Reader, run_key: int, *, without: Collection[int] = ()) -> int | None:
+    """The earliest instant at which a waiting slot may be claimed; 0 is now, None: nothing waits.
+
+    Those of the variants ``without`` are passed over.
+    """
+    row = reader.row(
+        f"SELECT min(not_before_us) FROM slots WHERE run_key = ? AND state = 'pending'{_not_of('', without)}",
+        (run_key,),
+    )
     found: int | None = row[0]
     return found
+
+
+def _not_of(table: str, variants: Collection[int]) -> str:
+    return f" AND {table}variant_no NOT IN ({', '.join(str(int(number)) for number in variants)})" if variants else ""
+
+
+def asked_to_wait_until(reader: Reader, run_key: int, *, now_us: int) -> dict[int, int]:
+    """Until when each variant's target asked to be left alone (``Retry-After``): instants that are still ahead.
+
+    Looks a day back: what was asked for longer stands in the slots' own ``not_before_us``.
+    """
+    rows = reader.rows(
+        "SELECT s.variant_no, max(d.ended_us + d.retry_after_us) FROM dispatches d"
+        " JOIN calls c ON c.call_id = d.call_id JOIN slots s ON s.run_key = c.run_key AND s.slot_no = c.slot_no"
+        " WHERE d.run_key = ? AND d.ended_us > ? AND d.retry_after_us IS NOT NULL GROUP BY s.variant_no",
+        (run_key, now_us - _DAY_US),
+    )
+    return {variant_no: until for variant_no, until in rows if until > now_us}
+
+
+_DAY_US: Final = 86_400_000_000
 
 
 @attrs.frozen

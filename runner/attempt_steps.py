@@ -104,19 +104,20 @@ class AttemptSteps:
         except _SettledMeanwhile:
             return Ended.WAITS_AGAIN  # nothing was committed; the feed reads it anew
 
-    def let_go(self, flight: Flight) -> None:
-        """Record a dispatch that outlived its deadline and every cancellation as unknown."""
+    def let_go(self, flight: Flight) -> asyncio.Task[object]:
+        """Record a dispatch that outlived its deadline and every cancellation as unknown; done once that is durable."""
         outcome = interrupted_outcome(flight.progress, reason="deadline", message="did not end when it was cancelled")
         if outcome.state is DispatchState.REFUSED:
             outcome = Outcome(DispatchState.UNKNOWN, "deadline", outcome.message)
-        self.late.spawn(self._lose(flight.key, outcome, flight.began, self._side_of_call[flight.key.call_id]))
+        return self.late.spawn(self._lose(flight.key, outcome, flight.began, self._side_of_call[flight.key.call_id]))
 
     async def _new_attempt(self, slot: PendingSlot, side: VariantSide, view: SlotView, *, solitary: bool) -> Ended:
         try:
             prepared = side.target.prepare(view)
             head = canonical_text(prepared.head)
         except Exception as problem:  # noqa: BLE001 - one case's fault must not stop the others
-            return await self._unprepared(slot, side, problem)
+            with self._unless_settled(slot):
+                return await self._unprepared(slot, side, problem)
         crashpoint("dispatch.intent.before")
         target, now_us = side.target, self._ledger.clock.now_us()
         valid = target.key_valid_seconds
@@ -202,6 +203,8 @@ class AttemptSteps:
         try:
             outcome = await side.target.dispatch(prepared, dispatching)
         except asyncio.CancelledError:
+            if flight.is_abandoned:
+                raise  # the watch has recorded it
             if not flight.broken_off:
                 await self._cancelled_from_outside(flight, side)
                 raise
@@ -241,21 +244,32 @@ class AttemptSteps:
     ) -> DispatchKey | Ended:
         """The key of the next dispatch, or how the attempt ended: given back until later, or out of tries."""
         facts = facts_of(outcome, duration_us=_since(began))
-        await self._ledger.write_async(lambda tx: attempts.refuse(tx, key, facts))
+        await self._ledger.write_async(
+            lambda tx: attempts.refuse(tx, key, facts),
+            undo=lambda tx, _: attempts.give_back(tx, key, Waiting(), reason="stopped"),
+        )
         self._tally.refused += 1
         wait = self._policy.wait_seconds(key.dispatch_no, retry_after_seconds=outcome.retry_after_seconds)
+        not_before_us = self._ledger.clock.now_us() + round(wait * 1e6)
         if outcome.retry_after_seconds:
             self._pace.hold(side.variant_no, outcome.retry_after_seconds)
         fits = time.monotonic() + wait < deadline and self._policy.may_dispatch(key.dispatch_no)
-        if fits and await self._stop.sleep(wait):
-            crashpoint("dispatch.intent.before")
-            begun = await self._again(side, key)
-            if begun is not None:
-                crashpoint("dispatch.intent.committed")
-                return begun
-        return await self._give_back(key, outcome, wait)
+        try:
+            # The next dispatch keeps to the work order's rate, as every other, and to its attempt's deadline.
+            may_go_on = fits and await self._stop.sleep(wait) and await self._pace.turn(side.variant_no)
+            if may_go_on and time.monotonic() < deadline:
+                begun = await self._again(side, key)
+                if begun is not None:
+                    crashpoint("dispatch.intent.committed")
+                    return begun
+        except asyncio.CancelledError:
+            with contextlib.suppress(TransitionRefused):  # undone with the next dispatch already
+                await asyncio.shield(asyncio.ensure_future(self._give_back(key, outcome, not_before_us)))
+            raise
+        return await self._give_back(key, outcome, not_before_us)
 
     async def _again(self, side: VariantSide, key: DispatchKey) -> DispatchKey | None:
+        crashpoint("dispatch.intent.before")
         try:
             begun = await self._ledger.write_async(
                 lambda tx: attempts.dispatch_again(tx, key, side.holds),
@@ -265,8 +279,7 @@ class AttemptSteps:
             return None  # the attempt is given back; the slot meets the full budget when it is claimed again
         return begun.key
 
-    async def _give_back(self, key: DispatchKey, outcome: Outcome, wait: float) -> Ended:
-        not_before = self._ledger.clock.now_us() + round(wait * 1e6)
+    async def _give_back(self, key: DispatchKey, outcome: Outcome, not_before_us: int) -> Ended:
         stopped = self._stop.is_asked
 
         def work(tx: Transaction) -> SlotState:
@@ -274,7 +287,7 @@ class AttemptSteps:
                 allowed = self._policy.may_dispatch(key.dispatch_no)
             else:
                 allowed = self._policy.may_attempt(attempts.tries_spent(tx, key.run_key, key.slot_no) + 1)
-            waiting = Waiting(NextStep.NEW, not_before) if stopped or allowed else None
+            waiting = Waiting(NextStep.NEW, not_before_us) if stopped or allowed else None
             reason = "stopped" if stopped else "resends.used_up" if was_resent and not allowed else outcome.reason
             return attempts.give_back(tx, key, waiting, reason=reason, message=outcome.message)
 
@@ -345,7 +358,7 @@ class AttemptSteps:
         return Ended.DONE
 
     def _undo(self, tx: Transaction, key: DispatchKey) -> None:
-        """The caller was cancelled while its intent was committed: nothing was sent, and that is certain."""
+        """The caller was cancelled once its intent was committed: nothing was sent, and that is certain."""
         facts = facts_of(Outcome(DispatchState.REFUSED, "cancelled", "cancelled before it was sent", bytes_sent=0),
                          duration_us=0)  # fmt: skip
         attempts.refuse(tx, key, facts)
@@ -353,9 +366,11 @@ class AttemptSteps:
 
     async def _cancelled_from_outside(self, flight: Flight, side: VariantSide) -> None:
         outcome = interrupted_outcome(flight.progress, reason="cancelled", message="the caller was cancelled")
+        key = flight.key
         if outcome.state is DispatchState.REFUSED:
-            outcome = Outcome(DispatchState.UNKNOWN, "cancelled", outcome.message, bytes_sent=0)
-        await asyncio.shield(asyncio.ensure_future(self._lose(flight.key, outcome, flight.began, side)))
+            await asyncio.shield(asyncio.ensure_future(self._ledger.write_async(lambda tx: self._undo(tx, key))))
+        else:
+            await asyncio.shield(asyncio.ensure_future(self._lose(key, outcome, flight.began, side)))
 
     def _call_of(self, slot: PendingSlot) -> CallToRepeat | None:
         with self._ledger.reading() as reader:

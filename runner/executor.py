@@ -18,6 +18,7 @@ from ..ledger.coordinators import Coordinator
 from ..ledger.errors import BudgetExhausted, TallystickError
 from ..ledger.ledger import Ledger
 from ..ledger.records import Hold, PendingSlot
+from ..ledger.slot_reads import asked_to_wait_until
 from ..ledger.states import SlotState
 from .attempt_steps import AttemptSteps
 from .ended import Ended
@@ -38,6 +39,7 @@ PATIENCE_SECONDS: Final = 300.0
 """How long a coordinator waits for the next slot before it ends its session and says when to resume."""
 
 _STOP_LOOK_SECONDS: Final = 0.5
+_BREAK_OFF_SECONDS: Final = 1.0
 
 
 @attrs.frozen
@@ -86,6 +88,7 @@ class Executor:
         self._feed = Feed(ledger, coordinator.run_key)
         self._flights = FlightWatch(abandon=self._replace_worker)
         self._pace = Pace(execution.rate_per_second, stop)
+        self._go_on_waiting()
         self._judging = InlineJudging(ledger, coordinator.run_key, execution.judges, execution.sides)
         self._steps = AttemptSteps(
             ledger, coordinator, execution, flights=self._flights, stop=stop, tally=tally, pace=self._pace,
@@ -98,14 +101,23 @@ class Executor:
         self._ended = 0
         self._room = asyncio.Event()
         self._left_to_take = execution.slots_max
+        self._is_out_of_patience = False
         self.failure: BaseException | None = None
         self.exhausted: BudgetExhausted | None = None
         self.budget_error: BudgetExhausted | None = None
 
-    async def execute(self) -> None:
+    def _go_on_waiting(self) -> None:
+        """A target that asked an earlier session to wait is left alone until then by this one too."""
+        now_us = self._ledger.clock.now_us()
+        with self._ledger.reading() as reader:
+            for variant_no, until_us in asked_to_wait_until(reader, self._run_key, now_us=now_us).items():
+                self._pace.hold(variant_no, (until_us - now_us) / 1e6)
+
+    async def execute(self) -> bool:
         """Go on until nothing waits, somebody asks to stop, a budget has no room, or all wait too long.
 
-        Raises the LedgerError that ended it; what had been acknowledged before is durable.
+        Says whether every observation is judged; only then the run may be finished. Raises the LedgerError that ended
+        it; what had been acknowledged before is durable.
         """
         self._stop.attach()
         self._flights.start()
@@ -115,8 +127,7 @@ class Executor:
             await self._run_workers(self._try_suspects, count=1)
             await self._run_workers(self._work, count=self._execution.concurrency)
             await self._steps.late.wait(self._execution.grace_seconds, self._stop)
-            if self.failure is None:
-                await self._judging.judge_rest()
+            is_judged = self.failure is None and await self._judging.judge_rest(self._stop)
         finally:
             looker.cancel()
             await asyncio.gather(looker, return_exceptions=True)
@@ -126,13 +137,24 @@ class Executor:
             raise self.failure
         if self.exhausted is not None:
             await self._close(self.exhausted, variant_no=None)
+        return is_judged
 
     async def _try_suspects(self) -> None:
         while not self._is_ending() and (suspects := self._feed.suspects()):
-            for slot in suspects:
-                if self._is_ending():
+            held = self._pace.held_back()
+            free = [slot for slot in suspects if slot.variant_no not in held]
+            if not free and not await self._wait_for_held(min(held.values())):
+                return
+            for slot in free:
+                if self._is_ending() or await self._one(slot, solitary=True) is Ended.LET_GO:
                     return
-                await self._one(slot, solitary=True)
+
+    async def _wait_for_held(self, seconds: float) -> bool:
+        """Suspects go first: wait for them too, or end the session where that takes too long."""
+        if seconds > self._execution.patience_seconds:
+            self._is_out_of_patience = True
+            return False
+        return await self._stop.sleep(seconds)
 
     async def _run_workers(self, work: Callable[[], Coroutine[Any, Any, None]], *, count: int) -> None:
         self._work_to_do = work
@@ -166,8 +188,11 @@ class Executor:
     async def _end_in_grace(self) -> None:
         await asyncio.sleep(self._execution.grace_seconds)
         self._flights.break_off_all("stopped")
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(_BREAK_OFF_SECONDS)
         self._flights.abandon_all()
+        # What still goes on is no dispatch (a judge or a query that hangs), and is made up for by the next session.
+        for worker in self._workers:
+            worker.cancel()
 
     def _start_worker(self) -> None:
         task = asyncio.get_running_loop().create_task(self._work_to_do(), name="tallystick-worker")
@@ -186,15 +211,22 @@ class Executor:
         self._room.set()
 
     def _replace_worker(self, flight: Flight) -> None:
-        # The wedged worker keeps its task; whatever it returns later is late.
-        self._steps.let_go(flight)
-        self._busy -= 1
-        self._ended += 1
-        self._feed.done(flight.key.slot_no, waits_again=True)
+        # The wedged worker keeps its task; whatever it returns later is late, and it takes up nothing more.
+        committing = self._steps.let_go(flight)
+        # Until that is committed somebody is at the slot: nobody may say that nothing is left to do.
+        committing.add_done_callback(lambda task: self._counted_out(flight, task))
         for task in list(self._workers):
             if task is flight.task:
                 self._workers.discard(task)
                 self._start_worker()
+
+    def _counted_out(self, flight: Flight, committing: asyncio.Task[Any]) -> None:
+        self._busy -= 1
+        self._ended += 1
+        self._feed.done(flight.key.slot_no, waits_again=True)
+        self._room.set()
+        if not committing.cancelled() and (problem := committing.exception()) is not None:
+            self._fail(problem)
 
     async def _work(self) -> None:
         while not self._is_ending():
@@ -203,18 +235,19 @@ class Executor:
                 if not await self._wait_for_slots():
                     return
                 continue
-            await self._one(slot, solitary=False)
+            if await self._one(slot, solitary=False) is Ended.LET_GO:
+                return  # another has taken this worker's place
 
     def _take(self) -> PendingSlot | None:
-        if self._left_to_take is not None:
-            if self._left_to_take == 0:
-                return None
-            slot = self._feed.next()
-            self._left_to_take -= slot is not None
-            return slot
-        return self._feed.next()
+        if self._left_to_take is None:
+            return self._feed.next(held=self._pace.held_back())
+        if self._left_to_take == 0:
+            return None
+        slot = self._feed.next(held=self._pace.held_back())
+        self._left_to_take -= slot is not None
+        return slot
 
-    async def _one(self, slot: PendingSlot, *, solitary: bool) -> None:
+    async def _one(self, slot: PendingSlot, *, solitary: bool) -> Ended:
         self._busy += 1
         ended = Ended.UNTOUCHED
         try:
@@ -228,9 +261,12 @@ class Executor:
                 self._ended += 1
                 if ended is Ended.UNTOUCHED:
                     self._feed.put_back(slot)
+                    if self._left_to_take is not None and not solitary:
+                        self._left_to_take += 1
                 else:
                     self._feed.done(slot.slot_no, waits_again=ended is Ended.WAITS_AGAIN)
             self._room.set()
+        return ended
 
     async def _step(self, slot: PendingSlot, *, solitary: bool) -> Ended:
         while True:
@@ -289,9 +325,7 @@ class Executor:
         """Nothing can be claimed now: wait for a slot that waits itself, or for one in flight that may wait again."""
         if self._left_to_take == 0:
             return False
-        until = self._feed.waits_until_us()
-        wait = None if until is None else max(0.0, (until - self._ledger.clock.now_us()) / 1e6)
-        self.tally.waits_until_us = until
+        wait = self._wait_seconds()
         if self._busy == 0 and (wait is None or wait > self._execution.patience_seconds):
             return False
         nap = min(max(wait or 0.0, 0.01), _STOP_LOOK_SECONDS) if wait is not None else _STOP_LOOK_SECONDS
@@ -301,8 +335,19 @@ class Executor:
             await self._stop.sleep(nap)
         return not self._is_ending()
 
+    def _wait_seconds(self) -> float | None:
+        """How long until something may be claimed; None: nothing waits."""
+        held, now_us = self._pace.held_back(), self._ledger.clock.now_us()
+        until = self._feed.waits_until_us(held=held)
+        waits = [] if until is None else [max(0.0, (until - now_us) / 1e6)]
+        if held and self._feed.waits_until_us() is not None:
+            waits.append(min(held.values()))
+        self.tally.waits_until_us = now_us + round(min(waits) * 1e6) if waits else None
+        return min(waits, default=None)
+
     def _is_ending(self) -> bool:
-        return self._stop.is_asked or self.failure is not None or self.exhausted is not None
+        has_reason = self.failure is not None or self.exhausted is not None
+        return has_reason or self._stop.is_asked or self._is_out_of_patience
 
     async def _look_for_stop(self) -> None:
         """``tallystick cancel`` from another terminal leaves its wish in the ledger."""

@@ -12,6 +12,7 @@ from ..ledger.ledger import Ledger
 from ..ledger.slot_reads import unjudged
 from .judging import judge_all
 from .protocols import MISSING, Case, Judge, Missing, Observed, Outcome, SlotView
+from .stopping import StopSwitch
 
 if TYPE_CHECKING:
     from .executor import VariantSide
@@ -46,8 +47,11 @@ class InlineJudging:
         )
         await self._commit(observed, slot_no, attempt_no)
 
-    async def judge_rest(self) -> None:
-        """Judge what was observed and not judged: by a process that died in between, or by an operator's settlement."""
+    async def judge_rest(self, stop: StopSwitch) -> bool:
+        """Judge what was observed and not judged: by a process that died in between, or by an operator's settlement.
+
+        Says whether nothing is left to judge; when asked to stop it leaves the rest to the next session.
+        """
         after = 0
         while self._judges:
             with self._ledger.reading() as reader:
@@ -56,8 +60,10 @@ class InlineJudging:
                     limit=_CHUNK,
                 )  # fmt: skip
             if not rows:
-                return
+                break
             for row in rows:
+                if stop.is_asked:
+                    return False
                 case = case_of(row.case_id, row.input, row.expected, row.metadata)
                 evidence, flags = parse_json(row.evidence), parse_json(row.flags)
                 assert isinstance(evidence, dict)
@@ -67,6 +73,7 @@ class InlineJudging:
                 )
                 await self._commit(observed, row.slot_no, row.attempt_no)
             after = rows[-1].slot_no
+        return True
 
     async def _commit(self, observed: Observed, slot_no: int, attempt_no: int) -> None:
         rows = await judge_all(self._judges, observed, slot_no=slot_no, attempt_no=attempt_no)

@@ -56,16 +56,17 @@ class LateAnswers:
     def arrived(self, key: DispatchKey, outcome: Outcome, began: float) -> None:
         """Something came back late; only a whole answer is evidence."""
         if outcome.state is DispatchState.ANSWERED and not isinstance(outcome.answer, Missing):
-            self.spawn(self._keep(key, outcome, began))
+            _ = self.spawn(self._keep(key, outcome, began))
         else:
             self._expected.discard(key.call_id)
             self._change.set()
 
-    def spawn(self, work: Coroutine[object, object, object]) -> None:
+    def spawn(self, work: Coroutine[object, object, object]) -> asyncio.Task[object]:
         """Run what must be committed though its worker has gone on."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     async def wait(self, seconds: float, stop: StopSwitch) -> None:
         """Wait for what is on its way, at most so long, and only for commits once asked to stop."""
@@ -85,9 +86,7 @@ class LateAnswers:
         digest = digest_of_bytes(answer.encode())
         evidence, flags = canonical_text(outcome.evidence), canonical_text(list(outcome.flags))
         self._tally.late += await self._ledger.write_async(
-            lambda tx: keep_late(
-                tx, key, facts, answer=answer, answer_digest=digest, evidence=evidence, flags=flags
-            )
+            lambda tx: keep_late(tx, key, facts, answer=answer, answer_digest=digest, evidence=evidence, flags=flags)
         )
         self._expected.discard(key.call_id)
 

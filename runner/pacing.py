@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from .stopping import StopSwitch
@@ -23,21 +24,27 @@ class Pace:
         until = time.monotonic() + seconds
         self._held_until[variant_no] = max(self._held_until.get(variant_no, 0.0), until)
 
-    def wait_seconds(self, variant_no: int) -> float:
-        """How long the variant is held back still."""
-        until = self._held_until.get(variant_no)
-        return 0.0 if until is None else max(0.0, until - time.monotonic())
+    def held_back(self) -> dict[int, float]:
+        """The variants that are held back now, and for how many seconds still."""
+        now = time.monotonic()
+        for variant_no in [number for number, until in self._held_until.items() if until <= now]:
+            del self._held_until[variant_no]
+        return {number: until - now for number, until in self._held_until.items()}
 
-    async def turn(self, variant_no: int) -> bool:
-        """Wait for the next dispatch's turn; False when asked to stop meanwhile."""
-        if not self._gap and variant_no not in self._held_until:
-            return not self._stop.is_asked
-        wait = self.wait_seconds(variant_no)
+    async def turn(self, variant_no: int, *, before: float = math.inf) -> bool:
+        """Wait for the next dispatch's turn.
+
+        False when asked to stop meanwhile, when the variant is held back, or when the turn comes after ``before`` (as
+        `time.monotonic` tells it); then no turn is used up.
+        """
+        if self._held_until and variant_no in self.held_back():
+            return False
         if self._gap:
             now = time.monotonic()
-            begin = max(now + wait, self._next)
+            begin = max(now, self._next)
+            if begin > before:
+                return False
             self._next = begin + self._gap
-            wait = begin - now
-        if wait > 0 and not await self._stop.sleep(wait):
-            return False
+            if begin > now and not await self._stop.sleep(begin - now):
+                return False
         return not self._stop.is_asked

@@ -122,23 +122,27 @@ async def run_session(
     executor = Executor(
         ledger, coordinator, _execution(ledger, session, concurrency, slots_max), tally=tally, stop=switch
     )
+    is_whole = False
     try:
-        await executor.execute()
+        is_whole = await executor.execute()
     finally:
         if ledger.failure is None:
-            await _leave(ledger, coordinator, began, switch.reason or "ended")
+            await _leave(ledger, coordinator, began, switch.reason or "ended", is_whole=is_whole)
     return outcome_of(
         ledger, run.run_id, reused=tally.reused, dispatches=tally.dispatches, stopped=switch.reason,
         recovered=coordinator.recovered,
     )  # fmt: skip
 
 
-async def _leave(ledger: Ledger, coordinator: Coordinator, began: float, reason: str) -> None:
+async def _leave(ledger: Ledger, coordinator: Coordinator, began: float, reason: str, *, is_whole: bool) -> None:
     active_us = round((time.monotonic() - began) * 1e6)
 
     def work(tx: Transaction) -> None:
         # In one transaction: a finished run that its dead coordinator still holds would stay held for ever.
-        run_ends.finish_run(tx, coordinator.run_key)
+        # What was observed and not judged when the session was broken off keeps the run open: a finished one is not
+        # executed again, and nobody would judge it.
+        if is_whole:
+            run_ends.finish_run(tx, coordinator.run_key)
         release_run(tx, coordinator, reason=reason, active_us=active_us)
 
     crashpoint("run.finish.before")

@@ -552,6 +552,9 @@ TABLES = [
     )
     """,
     """
+    CREATE INDEX dispatches_asked_to_wait ON dispatches (run_key, ended_us) WHERE retry_after_us IS NOT NULL
+    """,
+    """
     CREATE INDEX dispatches_open ON dispatches (run_key, call_id) WHERE state IN ('intended', 'unknown')
     """,
     """

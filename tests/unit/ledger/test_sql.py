@@ -26,6 +26,7 @@ LOCAL: dict[str, Any] = {
     "key": "slot_no",
     "marks": "?, ?",
     "state": "pending",
+    "without": (1, 2),
 }
 
 

@@ -371,3 +371,23 @@ def test_counts_cover_the_whole_population_after_every_kind_of_end(ledger: Ledge
         SlotState.UNKNOWN: 1,
         SlotState.UNAVAILABLE: 1,
     }
+
+
+def test_a_target_that_asks_to_be_left_alone_holds_up_no_other_variant(ledger: Ledger) -> None:
+    later = Outcome(DispatchState.REFUSED, "http.status", "429", bytes_sent=5, retry_after_seconds=3600)
+    sides = {"busy": Scripted(always(later)), "free": Scripted(always(ANSWERED))}
+    outcome = execute(ledger, sides, cases=20, concurrency=4, deadline_seconds=5)
+    assert len(sides["free"].asked) == 20
+    assert len(sides["busy"].asked) <= 4  # what was under way when the first was told to wait
+    assert outcome.counts[SlotState.PENDING] == 20
+    assert outcome.next is NextMove.RESUME
+
+
+def test_what_a_target_asked_for_holds_for_the_next_session_too(ledger: Ledger) -> None:
+    later = Outcome(DispatchState.REFUSED, "http.status", "429", bytes_sent=5, retry_after_seconds=3600)
+    target = Scripted(always(later))
+    execute(ledger, target, cases=20, concurrency=1, deadline_seconds=5)
+    asked = len(target.asked)
+    outcome = execute(ledger, target, cases=20, concurrency=1, deadline_seconds=5)
+    assert len(target.asked) == asked
+    assert int(outcome.exit_status) == 75
