@@ -115,22 +115,24 @@ def status(settings: Settings, run: str | None) -> int:
 
 
 @cli.command()
-@click.argument("run")
-@click.argument("case")
+@click.argument("run_and_case", nargs=-1, required=True, metavar="[RUN] CASE")
 @click.option("--variant", metavar="V", help="Only this variant.")
 @click.option("--repetition", type=_POSITIVE, metavar="N", help="Only this repetition.")
 @json_output
 @common
 @click.pass_obj
-def show(settings: Settings, run: str, case: str, *, variant: str | None, repetition: int | None) -> int:
-    """Show everything that happened to one CASE of RUN."""
+def show(settings: Settings, run_and_case: tuple[str, ...], *, variant: str | None, repetition: int | None) -> int:
+    """Show everything that happened to one CASE of RUN; without RUN of the newest run."""
     from .looking import show_case
 
-    return show_case(settings, run, case, variant=variant, repetition=repetition)
+    if len(run_and_case) > 2:
+        raise click.UsageError("a run and a case are wanted, or a case alone")
+    run = run_and_case[0] if run_and_case[1:] else None
+    return show_case(settings, run, run_and_case[-1], variant=variant, repetition=repetition)
 
 
 @cli.command()
-@click.argument("run")
+@click.argument("run", required=False)
 @click.option("--call", metavar="ID", help="Only the call with this id or beginning of one.")
 @click.option("--case", metavar="ID", help="Only this case.")
 @click.option("--variant", metavar="V", help="Only this variant.")
@@ -150,7 +152,7 @@ def show(settings: Settings, run: str, case: str, *, variant: str | None, repeti
 @click.pass_obj
 def reconcile(
     settings: Settings,
-    run: str,
+    run: str | None,
     *,
     call: str | None,
     case: str | None,
@@ -162,7 +164,10 @@ def reconcile(
     reason: str | None,
     yes: bool,
 ) -> int:
-    """List the unknown outcomes of RUN with their evidence, or settle those that the filters choose."""
+    """List the unknown outcomes of RUN with their evidence, or settle those that the filters choose.
+
+    Without RUN those of the newest run are listed. A decision needs RUN.
+    """
     from .settling import Wanted, list_unknown, settle
 
     wanted = Wanted(run, call, case, variant, reason_is)
@@ -170,6 +175,8 @@ def reconcile(
         raise click.UsageError("--landed, --not-landed and --give-up exclude each other")
     if landed is None and not not_landed and not give_up:
         return list_unknown(settings, wanted)
+    if run is None:
+        raise click.UsageError("a decision is for good and needs the run: name RUN")
     return settle(settings, wanted, landed=landed, not_landed=not_landed, reason=reason, yes=yes)
 
 
@@ -190,13 +197,13 @@ def cancel(settings: Settings, run: str, *, abandon: bool, reason: str | None) -
 
 
 @cli.command()
-@click.argument("run")
+@click.argument("run", required=False)
 @click.option("--format", "form", type=click.Choice(["terminal", "json"]), default="terminal", show_default=True)
 @json_output
 @common
 @click.pass_obj
-def report(settings: Settings, run: str, *, form: str) -> int:
-    """Report on RUN: its population, scores with their denominators, failures, and what was spent."""
+def report(settings: Settings, run: str | None, *, form: str) -> int:
+    """Report on RUN: population, scores with denominators, failures, what was spent; without RUN on the newest."""
     from .looking import show_report
 
     settings.json = settings.json or form == "json"

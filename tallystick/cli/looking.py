@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ..ledger.errors import RunNotFound, UsageError
+from ..ledger.errors import UsageError
 from ..ledger.ledger import Ledger
-from ..ledger.run_reads import RunRow, find_run, list_runs, newest_unfinished
+from ..ledger.run_reads import RunRow, newest_unfinished
 from ..ledger.slot_reads import case_page
 from ..runner.case_pages import case_model
 from ..runner.reports import list_of_runs, report_of, status_of
 from . import case_screen, screens
+from .choosing import named_or_newest
 from .output import write_json
 from .settings import Settings
 
@@ -35,7 +36,8 @@ def show_runs(settings: Settings, *, limit: int) -> int:
 def show_status(settings: Settings, run: str | None) -> int:
     """How a run stands."""
     with Ledger.open(settings.ledger_path) as ledger:
-        found = status_of(ledger, _named_or_newest(ledger, run).run_id, ledger_option=settings.ledger_option)
+        row = _named_or_unfinished(ledger, run)
+        found = status_of(ledger, row.run_id, ledger_option=settings.ledger_option)
     if settings.json:
         write_json(found)
     else:
@@ -43,10 +45,10 @@ def show_status(settings: Settings, run: str | None) -> int:
     return 0
 
 
-def show_report(settings: Settings, run: str) -> int:
+def show_report(settings: Settings, run: str | None) -> int:
     """The report of a run."""
     with Ledger.open(settings.ledger_path) as ledger:
-        found = report_of(ledger, _named_or_newest(ledger, run).run_id, ledger_option=settings.ledger_option)
+        found = report_of(ledger, named_or_newest(ledger, run).run_id, ledger_option=settings.ledger_option)
     if settings.json:
         write_json(found)
     else:
@@ -54,10 +56,10 @@ def show_report(settings: Settings, run: str) -> int:
     return 0
 
 
-def show_case(settings: Settings, run: str, case: str, *, variant: str | None, repetition: int | None) -> int:
+def show_case(settings: Settings, run: str | None, case: str, *, variant: str | None, repetition: int | None) -> int:
     """The page of one case."""
     with Ledger.open(settings.ledger_path) as ledger:
-        row = _named_or_newest(ledger, run)
+        row = named_or_newest(ledger, run)
         with ledger.reading() as reader:
             pages = case_page(reader, row.run_key, case)
     chosen = [page for page in pages if variant in (None, page.variant) and repetition in (None, page.repetition)]
@@ -72,11 +74,10 @@ def show_case(settings: Settings, run: str, case: str, *, variant: str | None, r
     return 0
 
 
-def _named_or_newest(ledger: Ledger, run: str | None) -> RunRow:
-    with ledger.reading() as reader:
-        if run is not None:
-            return find_run(reader, run)
-        found = newest_unfinished(reader) or next(iter(list_runs(reader, limit=1)), None)
-    if found is None:
-        raise RunNotFound(f"the ledger {ledger.path} has no run", "start one with `tallystick run ORDER`")
-    return found
+def _named_or_unfinished(ledger: Ledger, run: str | None) -> RunRow:
+    if run is None:
+        with ledger.reading() as reader:
+            unfinished = newest_unfinished(reader)
+        if unfinished is not None:
+            return unfinished
+    return named_or_newest(ledger, run)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from ..ledger.canonical import canonical_text, digest_of_bytes
 from ..ledger.errors import CustodyElsewhere, NothingToSettle, TransitionRefused, UsageError
 from ..ledger.ledger import Ledger
-from ..ledger.run_reads import RunRow, find_run
+from ..ledger.run_reads import RunRow
 from ..ledger.settlements import Decision, Settlement
 from ..ledger.slot_reads import Unknown, unknown_outcomes
 from ..runner.reconciling import settle_all
@@ -24,6 +24,7 @@ from ..runner.unknowns import Preview, preview, unknown_list
 from . import unknown_screen
 from .answer_files import read_landed
 from .changes import made_by
+from .choosing import named_or_newest
 from .output import write_json
 from .screens import show_exit
 from .settings import Settings
@@ -34,9 +35,9 @@ __all__ = ["Reconciled", "Wanted", "list_unknown", "settle"]
 
 @attrs.frozen
 class Wanted:
-    """The filters."""
+    """The filters; without ``run`` the newest run is meant."""
 
-    run: str
+    run: str | None
     call: str | None = None
     case: str | None = None
     variant: str | None = None
@@ -113,8 +114,8 @@ def settle(
 
 
 def _find(ledger: Ledger, wanted: Wanted) -> tuple[RunRow, list[Unknown], list[Unknown]]:
+    run = named_or_newest(ledger, wanted.run)
     with ledger.reading() as reader:
-        run = find_run(reader, wanted.run)
         everything = unknown_outcomes(reader, run.run_key)
         chosen = unknown_outcomes(
             reader, run.run_key,

@@ -6,6 +6,7 @@ import sqlite3
 
 import pytest
 
+from tallystick.ledger.ledger import Ledger
 from tallystick.runner import reports
 from tests.unit.cli.project import Project
 
@@ -48,9 +49,33 @@ def test_every_screen_names_the_ledger_and_no_inner_part_and_has_no_escape_seque
         assert not [word for word in ("\x1b", "slot", "fence", "scribe") if word in out.lower()], command
 
 
+@pytest.mark.parametrize("command", [("report",), ("show", "c1"), ("reconcile",)])
+def test_without_a_run_the_newest_is_looked_at(project: Project, command: tuple[str, ...]) -> None:
+    project.order(name="older")
+    project.give("run", "order.toml", "--limit", 1)
+    project.order(name="newer")
+    project.give("run", "order.toml")
+    assert project.give(*command, "--json").document["name"] == "newer"
+    assert project.give("status", "--json").document["name"] == "older"
+
+
+@pytest.mark.parametrize("command", [("report",), ("show", "c1"), ("reconcile",)])
+def test_without_a_run_an_empty_ledger_says_how_to_start_one(project: Project, command: tuple[str, ...]) -> None:
+    Ledger.open(project.ledger_path, create=True).close()
+    found = project.give(*command)
+    assert (found.status, "tallystick run ORDER" in found.err) == (2, True)
+
+
+def test_show_takes_no_third_name(project: Project) -> None:
+    project.give("run", "order.toml")
+    assert project.give("show", "asked", "c1", "c2").status == 2
+
+
 def test_status_tells_a_dead_process_from_a_live_one(project: Project) -> None:
     project.killed_in_flight()
-    executing = project.give("status", "--json").document["executing"]
+    found = project.give("status", "--json").document
+    (budget,), executing = found["budgets"], found["executing"]
+    assert (budget["held"], budget["held_by_unknown"], found["unknown"]["count"]) == (1, 0, 0)
     assert executing["alive"] is False
     assert f"process {executing['pid']} died" in project.give("status").out
     project.give("resume")

@@ -45,6 +45,13 @@ def test_each_unknown_is_listed_with_its_evidence(project: Project) -> None:
         assert words in shown
 
 
+def test_a_decision_needs_the_run(project: Project) -> None:
+    project.with_an_unknown()
+    done = project.give("reconcile", "--not-landed", *WHY)
+    assert (done.status, "name RUN" in done.err) == (2, True)
+    assert project.give("reconcile", "asked", "--json").document["count"] == 1
+
+
 def test_an_answer_that_landed_is_selected_and_judged_by_resume(project: Project) -> None:
     call = project.with_an_unknown()
     project.write("answer.json", "1")
