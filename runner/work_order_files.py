@@ -64,7 +64,7 @@ def read_text(path: Path, *, source: str) -> str:
         with path.open("rb") as file:
             data = file.read(BYTES_MAX + 1)
     except FileNotFoundError as cause:
-        place.refuse("there is no such work order", "Name one that is, or begin with `tallystick init`", cause=cause)
+        place.refuse("there is no such work order", "Name one that is, or write it as the README shows", cause=cause)
     except IsADirectoryError as cause:
         place.refuse("this is a folder", "Name the work order in it", cause=cause)
     except OSError as cause:
