@@ -121,7 +121,10 @@ class Project:
 
     def finished(self, *arguments: object, **environment: str) -> Done:
         process = self.started(*arguments, **environment)
-        out, err = process.communicate(timeout=120)
+        try:
+            out, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
         return Done(process.returncode, out, err)
 
     def killed_in_flight(self) -> None:

@@ -42,6 +42,22 @@ async def answer(case):
 """
 
 
+REFUSING = """
+from pathlib import Path
+
+import tallystick as ts
+
+HERE = Path(__file__).parent
+
+
+def answer(case):
+    if (HERE / "begun").exists():
+        with (HERE / "begun").open("w") as begun:
+            begun.write("x")
+    raise ts.Refused("too many", retry_after_seconds=SECONDS)
+"""
+
+
 class Holding:
     """A run whose target stands at a gate."""
 
@@ -155,3 +171,25 @@ def test_tasks_that_swallow_every_cancellation_do_not_keep_the_process(project: 
     assert done.status == 75
     assert "1 unknown" in done.out
     assert done.err == ""
+
+
+def test_a_signal_wakes_a_run_that_only_waits(project: Project) -> None:
+    project.write("target.py", REFUSING.replace("SECONDS", "200"))
+    project.order(execution="dispatches_max = 1")
+    os.mkfifo(project.folder / "begun")
+    process = project.started("run", "order.toml")
+    with (project.folder / "begun").open() as begun:
+        assert begun.read() == "x"
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "3 planned = 0 selected + 3 pending" in out
+
+
+def test_a_run_that_would_wait_too_long_ends_with_75_and_says_until_when(project: Project) -> None:
+    project.write("target.py", REFUSING.replace("SECONDS", "100000"))
+    project.write("cases.jsonl", {"id": "c1", "input": 1})
+    done = project.finished("run", "order.toml", "--json")
+    assert (done.status, done.document["next"]) == (75, "resume")
+    assert done.document["not_before"].endswith("Z")
+    assert f"(not before {done.document['not_before']})" in project.give("status").out
