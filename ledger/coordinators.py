@@ -141,7 +141,7 @@ def _resumable(tx: Transaction, run_id: str) -> int:
     if custody != "held":
         raise CustodyElsewhere(
             f"run {run_id} is a {custody} here and not this ledger's to continue",
-            "continue it where it is held, or take it with `tallystick adopt`", run_id,
+            "continue it where it is held", run_id,
         )  # fmt: skip
     if state not in ("open", "finished"):
         raise RunNotResumable(f"run {run_id} is {state}", "start a new one with `tallystick run --new`", run_id)

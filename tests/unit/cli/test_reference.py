@@ -111,3 +111,23 @@ def test_every_error_ends_with_a_status_of_the_page() -> None:
     importlib.import_module("tallystick.runner.errors")
     importlib.import_module("tallystick.adapters.errors")
     assert {error.exit_status for error in _errors(TallystickError)} <= {int(status) for status in ExitStatus}
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    for folder in ("adapters", "ledger", "runner", "tallystick"):
+        for path in (ROOT / folder).rglob("*.py"):
+            yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+
+
+def test_every_command_that_a_text_names_is_there() -> None:
+    """A remedy that names a command which does not exist is none."""
+    wrong = []
+    for place, text in _texts():
+        for words in re.findall(r"`tallystick ([^`{]*)", re.sub(r'"\n\s*f?"', "", text)):
+            name = next((name for name in FOUND if f"{words} ".startswith(f"{name} ")), None)
+            options = set(re.findall(r"--[a-z-]+", words))
+            if words and not words.startswith("-") and (name is None or not options <= _options(FOUND[name])):
+                wrong.append(f"{place}: tallystick {words}")
+    assert wrong == []
