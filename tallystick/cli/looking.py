@@ -6,9 +6,8 @@ from ..ledger.errors import UsageError
 from ..ledger.ledger import Ledger
 from ..ledger.run_reads import RunRow, newest_unfinished
 from ..ledger.slot_reads import case_page
-from ..runner.case_pages import case_model
 from ..runner.reports import list_of_runs, report_of, status_of
-from . import case_screen, screens
+from . import screens
 from .choosing import named_or_newest
 from .output import write_json
 from .settings import Settings
@@ -58,6 +57,9 @@ def show_report(settings: Settings, run: str | None) -> int:
 
 def show_case(settings: Settings, run: str | None, case: str, *, variant: str | None, repetition: int | None) -> int:
     """The page of one case."""
+    from ..runner.case_pages import case_model
+    from .case_screen import show_case as show
+
     with Ledger.open(settings.ledger_path) as ledger:
         row = named_or_newest(ledger, run)
         with ledger.reading() as reader:
@@ -70,7 +72,7 @@ def show_case(settings: Settings, run: str | None, case: str, *, variant: str | 
     if settings.json:
         write_json(found)
     else:
-        case_screen.show_case(settings.screen(), found)
+        show(settings.screen(), found)
     return 0
 
 
