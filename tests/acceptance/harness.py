@@ -25,6 +25,8 @@ import attrs
 
 import tallystick as ts
 
+from .nursery import Bred, breed
+
 __all__ = [
     "COMMAND_LINE",
     "DRIVER",
@@ -219,12 +221,27 @@ class Coordinator:
         # Not the work order's folder, so that nothing is found by luck.
         elsewhere = folder / "elsewhere"
         elsewhere.mkdir(exist_ok=True)
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=elsewhere, env=told, pass_fds=inherited
-            )
+        self.process = self._started(command, elsewhere, told, inherited)
         for descriptor in inherited:
             os.close(descriptor)
+
+    def _started(
+        self, command: Sequence[str], folder: Path, environment: Mapping[str, str], inherited: Sequence[int]
+    ) -> subprocess.Popen[bytes] | Bred:
+        program = next(
+            (program for program in (COMMAND_LINE, DRIVER) if tuple(command[: len(program)]) == program), None
+        )
+        if program is not None:
+            arguments = command[len(program) :]
+            return breed(
+                program[-1], arguments, folder=folder, environment=environment, out=self._out, err=self._err,
+                pass_fds=inherited,
+            )  # fmt: skip
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=folder, env=environment,
+                pass_fds=inherited,
+            )  # fmt: skip
 
     @property
     def out(self) -> str:
