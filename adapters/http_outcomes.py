@@ -112,9 +112,11 @@ def _instant(told: str) -> float | None:
 
 
 def _of_status(reply: Reply, body: bytes, state: DispatchState, bodies: BodyReader) -> Outcome:
+    reason = "http.status"
     return Outcome(
         state=state,
-        reason="http.status",
+        # With its code, so that a work order can retry the one failure and not the other.
+        reason=f"{reason}.{reply.status}" if state is DispatchState.FAILED else reason,
         message=_told(reply, body),
         raw=body[:_ERROR_BODY_MAX],
         raw_cut=reply.fault is not None or len(body) > _ERROR_BODY_MAX,

@@ -25,7 +25,8 @@ REASONS: Final[dict[str, str]] = {
     "connect.timeout": "no connection came about in time",
     "connect.tls": "no TLS connection came about",
     "http.redirect": "a redirect that is not followed: not allowed, to another origin, ambiguous, or one of too many",
-    "http.status": "the status says that it is an error, was refused, or that it is not known what became of it",
+    "http.status": "the status says that it was refused or that it is unknown; a failure is told with its code, as in "
+    "`http.status.500`",
     "output.too_large": "the program wrote more than `output_bytes_max`",
     "process.exit": "the program ended with an exit status other than 0",
     "process.guard_lost": "what watches over the program was killed, and its exit status with it",

@@ -100,6 +100,7 @@ def abandon_run(tx: Transaction, run_key: int, *, reason: str, made_by: str) -> 
 def retry(tx: Transaction, run_key: int, *, state: str, reason: str | None) -> int:
     """Let ended slots wait again (``state`` one of RETRIABLE, all or those with that reason); returns how many.
 
+    ``reason`` also names those that go on after it with a dot: ``http.status`` names ``http.status.500``.
     A parked slot that had to be resent or asked for still has to.
 
     Raises UsageError for another state: an unknown outcome is settled, never just tried again.
@@ -109,7 +110,8 @@ def retry(tx: Transaction, run_key: int, *, state: str, reason: str | None) -> i
             f"slots that are {state} cannot be retried",
             f"name one of {', '.join(RETRIABLE)}; unknown outcomes are settled with `tallystick reconcile`",
         )
-    which, values = ("", ()) if reason is None else (" AND reason = ?", (reason,))
+    named = " AND (reason = ? OR substr(reason, 1, length(?)) = ?)"
+    which, values = ("", ()) if reason is None else (named, (reason, f"{reason}.", f"{reason}."))
     count = tx.change(
         "UPDATE slots INDEXED BY slots_in_trouble SET state = 'pending', reason = NULL,"
         " not_before_us = 0, suspect = 0, solitary_deaths = 0 WHERE run_key = ? AND state = ?"

@@ -120,7 +120,7 @@ class WireProgress:
 class Outcome:
     """What became of one dispatch.
 
-    ``state`` is ANSWERED, REFUSED, FAILED or UNKNOWN. ``reason`` is a stable dotted token (``http.status``,
+    ``state`` is ANSWERED, REFUSED, FAILED or UNKNOWN. ``reason`` is a stable dotted token (``wire.reset``,
     ``deadline``, ``connect.refused``), ``message`` one line for people without secrets. ``answer`` is the value that
     judges see, MISSING where there is none; ``raw`` the bounded bytes that came back. ``status`` is an HTTP status or
     an exit status. ``retry_after_seconds`` is what the target asked for. ``flags`` are facts about a whole answer

@@ -63,10 +63,14 @@ def resume_check(
         waits_again=sum(
             count
             for state, reason, count in reasons
-            if any(state == wanted and why in (None, reason) for wanted, why in retried)
+            if any(state == wanted and _is_named(reason, why) for wanted, why in retried)
         ),
         amendments=list(amendments),
     )  # fmt: skip
+
+
+def _is_named(reason: str, why: str | None) -> bool:
+    return why is None or reason == why or reason.startswith(f"{why}.")
 
 
 def _found(one: InFlight, now_us: int) -> FoundInFlight:

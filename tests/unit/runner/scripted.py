@@ -30,7 +30,7 @@ from tallystick.runner.work_order import WorkOrder
 
 ANSWERED = Outcome(DispatchState.ANSWERED, answer="x", bytes_sent=1)
 REFUSED = Outcome(DispatchState.REFUSED, "connect.refused", "nobody listens", bytes_sent=0)
-FAILED = Outcome(DispatchState.FAILED, "http.status", "500", status=500)
+FAILED = Outcome(DispatchState.FAILED, "http.status.500", "500", status=500)
 UNKNOWN = Outcome(DispatchState.UNKNOWN, "reset", "the connection was reset", bytes_sent=10)
 
 Reply = Callable[["Scripted", Dispatching], Awaitable[Outcome]]

@@ -13,9 +13,10 @@ import attrs
 import pytest
 
 from tallystick._wiring import ADAPTERS
+from tallystick.ledger import run_ends
 from tallystick.ledger.canonical import JsonValue
 from tallystick.ledger.ledger import Ledger
-from tallystick.ledger.run_reads import slot_counts
+from tallystick.ledger.run_reads import find_run, slot_counts
 from tallystick.ledger.states import DispatchState, IfUnknown, SlotState
 from tallystick.runner import flights
 from tallystick.runner.descriptions import describe
@@ -30,6 +31,7 @@ from tallystick.runner.protocols import (
     Verdict,
 )
 from tallystick.runner.results import NextMove, RunOutcome
+from tallystick.runner.resume_check import resume_check
 from tallystick.runner.sessions import find_or_create, run_session
 from tallystick.runner.stopping import StopSwitch
 from tests.unit.runner.scripted import (
@@ -109,6 +111,22 @@ def test_a_named_failure_gets_new_attempts_under_new_request_ids_up_to_the_limit
     assert outcome.counts[SlotState.FAILED] == 1
     assert [one.attempt for one in target.asked] == [1, 2, 3]
     assert len({one.request_id for one in target.asked}) == 3
+
+
+def test_one_status_can_be_named_and_the_others_stay_failed(ledger: Ledger) -> None:
+    target = Scripted(in_turn(FAILED, attrs.evolve(FAILED, reason="http.status.404")))
+    outcome = execute(ledger, target, retry=["http.status.500"], attempts_max=9)
+    assert outcome.counts[SlotState.FAILED] == 1
+    assert [one.attempt for one in target.asked] == [1, 2]
+
+
+@pytest.mark.parametrize(("reason", "count"), [("http.status", 1), ("http.status.500", 1), ("http.stat", 0)])
+def test_what_resume_would_retry_by_a_reason_is_what_it_retries(ledger: Ledger, reason: str, count: int) -> None:
+    run_id = execute(ledger, Scripted(always(FAILED))).run_id
+    with ledger.reading() as reader:
+        run = find_run(reader, run_id)
+    assert resume_check(ledger, run, retried=(("failed", reason),)).waits_again == count
+    assert ledger.write(lambda tx: run_ends.retry(tx, run.run_key, state="failed", reason=reason)) == count
 
 
 def test_an_unknown_outcome_is_kept_and_its_hold_stays(ledger: Ledger) -> None:
