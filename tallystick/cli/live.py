@@ -17,7 +17,7 @@ from .screen import PlainScreen, is_terminal, safe
 from .settings import Settings
 from .words import duration, joined, money_or_count
 
-__all__ = ["Display", "progress_lines"]
+__all__ = ["Display", "Pace", "progress_lines"]
 
 _TERMINAL_SECONDS: Final = 0.25
 _PLAIN_SECONDS: Final = 5.0
@@ -51,7 +51,7 @@ class Display:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _in_lines(self, tally: Tally) -> None:
-        screen, pace = PlainScreen(sys.stderr), _Pace(tally)
+        screen, pace = PlainScreen(sys.stderr), Pace(tally)
         said_stop, spoken = False, time.monotonic()
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
@@ -66,25 +66,28 @@ class Display:
         from rich.console import Console
         from rich.live import Live
 
-        pace = _Pace(tally)
+        pace = Pace(tally)
         console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
         with Live(console=console, auto_refresh=False, transient=True) as live:
             while True:
-                live.update(self._picture(tally, pace), refresh=True)
+                live.update(self.picture(tally, pace), refresh=True)
                 await asyncio.sleep(_TERMINAL_SECONDS)
 
-    def _picture(self, tally: Tally, pace: _Pace) -> Any:
+    def picture(self, tally: Tally, pace: Pace) -> Any:
+        """What a terminal shows at this moment."""
         from rich.console import Group
+        from rich.padding import Padding
         from rich.progress_bar import ProgressBar
         from rich.text import Text
 
-        bar = ProgressBar(total=max(1, tally.planned), completed=_done(tally))
+        # A bar does not end its line, and would swallow the next one; padding ends it.
+        bar = Padding(ProgressBar(total=max(1, tally.planned), completed=_done(tally)), 0)
         lines = [Text(safe(line), overflow="ellipsis", no_wrap=True) for line in self._lines(tally, pace)]
         if self._switch.is_asked:
             lines.append(Text(safe(self._stopping(tally)), style="yellow"))
         return Group(bar, *lines)
 
-    def _lines(self, tally: Tally, pace: _Pace) -> list[str]:
+    def _lines(self, tally: Tally, pace: Pace) -> list[str]:
         return progress_lines(self._ledger, self._run_key, tally, seconds_left=pace.seconds_left(tally))
 
     def _stopping(self, tally: Tally) -> str:
@@ -131,7 +134,7 @@ def _done(tally: Tally) -> int:
     return sum(tally.by_state[state] for state in _SETTLED)
 
 
-class _Pace:
+class Pace:
     """How fast the session goes, for a guess at the time left."""
 
     def __init__(self, tally: Tally) -> None:

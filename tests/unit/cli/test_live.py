@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from tallystick.cli.live import progress_lines
+import io
+
+from rich.console import Console
+
+from tallystick.cli.live import Display, Pace, progress_lines
+from tallystick.cli.settings import Settings
 from tallystick.cli.words import duration
 from tallystick.ledger.run_reads import find_run, slot_counts
 from tallystick.ledger.states import SlotState
+from tallystick.runner.stopping import StopSwitch
 from tallystick.runner.tally import Tally
 from tests.unit.cli.project import Project
 
@@ -22,6 +28,19 @@ def test_progress_names_done_in_flight_unknown_spent_and_held(project: Project) 
             "dispatches: 2 spent, 1 held of 10",
             "usd: $0.50 spent, $0.25 held of $1.00",
         ]
+
+
+def test_the_bar_leaves_every_line_below_it_to_be_seen(project: Project) -> None:
+    project.give("run", "order.toml", "--limit", 1)
+    stream = io.StringIO()
+    with project.opened() as ledger:
+        with ledger.reading() as reader:
+            run_key = find_run(reader, "asked").run_key
+            tally = Tally(slot_counts(reader, run_key))
+        display = Display(Settings(), ledger, run_key, StopSwitch(), grace_seconds=1)
+        Console(file=stream, width=60).print(display.picture(tally, Pace(tally)))
+    _, head, budget = stream.getvalue().splitlines()
+    assert (head.strip(), budget.strip()) == ("1 of 3 done", "dispatches: 1 spent, 0 held of 10")
 
 
 def test_progress_says_until_when_everything_waits(project: Project) -> None:
