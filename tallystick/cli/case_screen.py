@@ -6,7 +6,7 @@ import json
 
 from ..runner.case_pages import AttemptPart, CaseModel, DispatchPart, SlotPart
 from .screen import Screen, Tone
-from .words import joined
+from .words import decision_word, joined
 
 __all__ = ["show_case"]
 
@@ -51,7 +51,7 @@ def _attempt(screen: Screen, attempt: AttemptPart, *, selected: bool) -> None:
     if attempt.evidence:
         screen.line(f"    evidence: {_value(attempt.evidence)}")
     for one in attempt.settlements:
-        screen.line(f"    settled as {one.decision.replace('_', ' ')} by {one.made_by} at {one.made_at}: {one.reason}")
+        screen.line(f"    settled as {decision_word(one.decision)} by {one.made_by} at {one.made_at}: {one.reason}")
 
 
 def _dispatch(one: DispatchPart) -> str:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["PlainScreen", "RichScreen", "Screen", "Tone", "is_terminal", "safe", "screen_for"]
 
 _CELL_MAX: Final = 400
+_LABEL_MIN: Final = len("population")  # so that the groups of one screen stand below each other
+_WHOLE_MAX: Final = 12  # what a narrow terminal never breaks
 
 
 class Tone(StrEnum):
@@ -40,10 +42,10 @@ class Screen(Protocol):
         """One line."""
 
     def pairs(self, rows: Sequence[tuple[str, object]]) -> None:
-        """Labels and what belongs to them."""
+        """Labels and what belongs to them; nothing where there are none."""
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
-        """A table; columns whose heading begins with ``>`` are numbers."""
+        """A table; columns whose heading begins with ``>`` are numbers, and those with nothing in them are left out."""
 
 
 def screen_for(stream: IO[str]) -> Screen:
@@ -69,6 +71,13 @@ def safe(value: object, *, length_max: int = _CELL_MAX) -> str:
     return text if len(text) <= length_max else text[: length_max - 1] + "…"
 
 
+def _filled(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> tuple[list[str], list[list[str]]]:
+    """The columns that have something in them, and their cells made harmless."""
+    body = [[safe(cell) for cell in row] for row in rows]
+    kept = [at for at in range(len(columns)) if not body or any(row[at] for row in body)]
+    return [columns[at] for at in kept], [[row[at] for at in kept] for row in body]
+
+
 class PlainScreen:
     """Lines of text without any escape sequence."""
 
@@ -80,14 +89,15 @@ class PlainScreen:
         self._stream.flush()
 
     def pairs(self, rows: Sequence[tuple[str, object]]) -> None:
-        width = max((len(label) for label, _ in rows), default=0)
+        width = max((_LABEL_MIN, *(len(label) for label, _ in rows)))
         for label, value in rows:
             self.line(f"{label:<{width}}  {safe(value)}".rstrip())
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
         if title:
             self.line(title)
-        cells = [[column.lstrip(">") for column in columns], *([safe(cell) for cell in row] for row in rows)]
+        columns, body = _filled(columns, rows)
+        cells = [[column.lstrip(">") for column in columns], *body]
         widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
         for row in cells:
             padded = (
@@ -110,7 +120,7 @@ class RichScreen:
         from rich.table import Table
 
         grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="dim", no_wrap=True)
+        grid.add_column(style="dim", no_wrap=True, min_width=_LABEL_MIN)
         grid.add_column(overflow="fold")
         for label, value in rows:
             grid.add_row(self._text(safe(label)), self._text(safe(value)))
@@ -122,11 +132,15 @@ class RichScreen:
 
         if title:
             self.line(title, tone=Tone.STRONG)
+        columns, body = _filled(columns, rows)
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for column in columns:
-            table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*(self._text(safe(cell)) for cell in row))
+        for at, column in enumerate(columns):
+            table.add_column(
+                column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold",
+                no_wrap=all(len(row[at]) <= _WHOLE_MAX for row in body),
+            )  # fmt: skip
+        for row in body:
+            table.add_row(*(self._text(cell) for cell in row))
         self.console.print(table)
 
     def _text(self, text: str, tone: Tone = Tone.PLAIN) -> Any:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from ..ledger.coordinators import Coordinator
-from ..ledger.ledger import Ledger
-from ..runner.preflight import BudgetOutlook, Preflight
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
 from ..runner.report_models import BudgetLine, RunEnd, RunReport, RunStanding, RunStatus, TotalsPart
 from ..runner.results import NextMove
-from ..runner.sessions import Session
-from ..runner.tally import Tally
 from .screen import Screen, Tone
 from .words import budget_name, duration, in_words, joined, money_or_count, people_line, plural
+
+if TYPE_CHECKING:
+    from ..ledger.coordinators import Coordinator
+    from ..ledger.ledger import Ledger
+    from ..runner.preflight import BudgetOutlook, Preflight
+    from ..runner.sessions import Session
+    from ..runner.tally import Tally
 
 __all__ = [
     "exit_line",
@@ -65,8 +70,12 @@ def _outlook(line: BudgetOutlook) -> str:
     if line.least is None or line.worst is None:
         return f"{head} (soft, no estimate of a call: it may be overrun)"
     least, worst = money_or_count(line.unit, line.least), money_or_count(line.unit, line.worst)
-    soft = "" if line.kind == "hard" else "; soft: it may be overrun"
-    return f"{head}; {least} if every call is answered the first time, {worst} if every limit is reached{soft}"
+    once = f"{head}; the plan needs {least} if nothing is sent twice"
+    if Decimal(str(line.worst)) <= Decimal(str(line.limit)):
+        return f"{once}, with retries up to {worst}"
+    if line.kind == "hard":
+        return f"{once} (without this limit, retries could need up to {worst})"
+    return f"{once}, with retries up to {worst}; soft: it may be overrun"
 
 
 def show_card(screen: Screen, ledger: Ledger, session: Session, coordinator: Coordinator, tally: Tally) -> None:
@@ -194,7 +203,7 @@ def _totals(found: RunStanding) -> list[tuple[str, str]]:
         rows.append(("calls", f"`tallystick report {found.run}` counts them, with the scores"))
     if found.unknown.count:
         why = joined(f"{count} {reason}" for reason, count in found.unknown.reasons.items())
-        rows.append(("unknown outcomes", f"{found.unknown.count}: {why}"))
+        rows.append(("unknown", f"{plural(found.unknown.count, 'outcome')}: {why}"))
     return rows
 
 
@@ -204,8 +213,10 @@ def _calls(totals: TotalsPart) -> list[tuple[str, str]]:
     rows = [("calls", f"{sent}: {states}" if states else sent)]
     if totals.wasted_dispatches:
         rows.append(("wasted", f"{totals.wasted_dispatches} sent without giving an observation that counts"))
-    if totals.tokens_in is not None or totals.tokens_out is not None:
-        rows.append(("tokens", f"{totals.tokens_in or 0} in, {totals.tokens_out or 0} out, as far as they were told"))
+    tokens = [(totals.tokens_in, "in"), (totals.tokens_out, "out")]
+    told = ", ".join(f"{count} {way}" for count, way in tokens if count is not None)
+    if told:
+        rows.append(("tokens", f"{told}, as far as they were told"))
     if totals.cost_usd is not None:
         unpriced = totals.unpriced_dispatches
         rows.append(("cost", f"${totals.cost_usd}" + (f"; at least, {unpriced} had no price" if unpriced else "")))
@@ -233,14 +244,17 @@ def exit_line(found: RunStanding) -> tuple[str, Tone]:
         case NextMove.NOTHING if found.state == "cancelled":
             return "cancelled: what had not begun was given up", Tone.WARNING
         case NextMove.NOTHING:
-            return "complete: every planned observation is selected", Tone.GOOD
+            lost = plural(found.unknown.count, "outcome")
+            more = f"; {lost} of earlier attempts stay unknown and hold what they may have cost"
+            return f"complete: every planned observation is selected{more if found.unknown.count else ''}", Tone.GOOD
         case NextMove.RESUME if not left:
             return f"not finished: {command} judges what is answered and ends the run", Tone.WARNING
         case NextMove.RESUME:
             when = f" (not before {found.not_before})" if found.not_before else ""
             return f"not finished, {left} left: {command} goes on{when}", Tone.WARNING
         case NextMove.FUND:
-            return f"out of budget, {people.unavailable} could not be attempted: {command}", Tone.BAD
+            room = "; settling what is unknown may make room too" if people.unknown else ""
+            return f"out of budget, {people.unavailable} could not be attempted: {command}{room}", Tone.BAD
         case NextMove.ADOPT:
             return f"this ledger holds a {found.custody} of the run and cannot continue it", Tone.WARNING
         case NextMove.DECIDE:

@@ -28,7 +28,7 @@ from .choosing import named_or_newest
 from .output import write_json
 from .screens import show_exit
 from .settings import Settings
-from .words import amount_words, joined, plural
+from .words import amount_words, decision_word, joined, plural
 
 __all__ = ["Reconciled", "Wanted", "list_unknown", "settle"]
 
@@ -84,7 +84,9 @@ def list_unknown(settings: Settings, wanted: Wanted) -> int:
     if settings.json:
         write_json(found)
     else:
-        unknown_screen.show_unknown(settings.screen(), found)
+        holder = standing.executing
+        lost = standing.population.in_flight if holder is not None and not holder.alive else 0
+        unknown_screen.show_unknown(settings.screen(), found, lost=lost)
     return 0
 
 
@@ -162,21 +164,28 @@ def _is_wanted(settings: Settings, found: Preview, decision: Decision, *, yes: b
 
 def preview_lines(found: Preview, decision: Decision) -> list[str]:
     """What a decision would do, for people."""
-    became = {"selected": "get their answer", "pending": "wait again", "failed": "fail", "cancelled": "are given up"}
+    became = {
+        "selected": ("gets its answer", "get their answers"), "pending": ("waits again", "wait again"),
+        "failed": ("fails", "fail"), "cancelled": ("is given up", "are given up"),
+    }  # fmt: skip
     cases = joined([
-        *(f"{count} of the planned observations {became[state]}" for state, count in found.states.items()),
-        f"{found.kept} stay as they are, with this as evidence" if found.kept else "",
+        *(
+            f"{plural(count, 'planned observation')} {became[state][count != 1]}"
+            for state, count in found.states.items()
+        ),
+        f"{found.kept} {'stays as it is' if found.kept == 1 else 'stay as they are'}, with this as evidence"
+        if found.kept else "",
     ])  # fmt: skip
     held = {unit_key(unit): (unit, amount) for unit, amount in found.held.items()}
     amounts = ", ".join(amount_words(key, shown_amount(*pair)) for key, pair in held.items())
     follows = {
-        Decision.LANDED: "held becomes what was used, or the bound where that is not said",
-        Decision.NOT_LANDED: "held is released",
-        Decision.GIVE_UP: "held counts as spent",
-        Decision.FAILED: "held counts as spent",
+        Decision.LANDED: "becomes what was used, or the declared bound where that is not said",
+        Decision.NOT_LANDED: "is released",
+        Decision.GIVE_UP: "counts as spent",
+        Decision.FAILED: "counts as spent",
     }
-    lines = [f"{plural(found.count, 'outcome')} would be settled as {decision.replace('_', ' ')}: {cases}"]
-    return [*lines, f"{amounts}: {follows[decision]}"] if amounts else lines
+    lines = [f"{plural(found.count, 'outcome')} would be settled as {decision_word(decision)}: {cases}"]
+    return [*lines, f"what is held ({amounts}) {follows[decision]}"] if amounts else lines
 
 
 def _tell(
@@ -194,7 +203,7 @@ def _tell(
     screen = settings.screen()
     screen.pairs([("ledger", str(ledger.path))])
     done = [one for one in settled if one.state is not None]
-    screen.line(f"{plural(len(done), 'outcome')} settled as {decision.replace('_', ' ')} by {made_by()}: {reason}")
+    screen.line(f"{plural(len(done), 'outcome')} settled as {decision_word(decision)} by {made_by()}: {reason}")
     if len(done) < len(settled):
         screen.line(f"{len(settled) - len(done)} had been settled by somebody else meanwhile")
     show_exit(screen, standing)

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
+from ..ledger.canonical import parse_json
 from ..runner.case_pages import BytesPart
 from ..runner.unknowns import UnknownLine, UnknownList
 from .screen import Screen, Tone
 from .words import amount_words, in_words, plural
 
-__all__ = ["show_unknown"]
+__all__ = ["show_unknown", "shown_bytes"]
 
 _SHOWN = 50
 
 
-def show_unknown(screen: Screen, found: UnknownList) -> None:
-    """Each unknown outcome: what was asked, when, how far it came, what it holds, what may follow."""
+def show_unknown(screen: Screen, found: UnknownList, *, lost: int = 0) -> None:
+    """Each unknown outcome: what was asked, when, how far it came, what it holds, what may follow.
+
+    ``lost`` are in flight in a process that died, and are classified by ``resume`` alone.
+    """
     screen.line(f"run {found.run} ({found.name}): {plural(found.count, 'unknown outcome')}", tone=Tone.STRONG)
     screen.pairs([("ledger", found.ledger)])
+    if lost:
+        were = "was" if lost == 1 else "were"
+        screen.line(f"{lost} {were} in flight when the process died: `{found.command}` tells which are unknown",
+                    tone=Tone.WARNING)  # fmt: skip
     for one in found.unknown[:_SHOWN]:
         screen.line()
         _one(screen, one)
@@ -45,12 +54,22 @@ def _one(screen: Screen, one: UnknownLine) -> None:
         ("asked", one.intended_at + (f", ended {one.ended_at}" if one.ended_at else "")),
         ("sent", sent),
         *([("how", json.dumps(one.head, ensure_ascii=False))] if one.head else []),
-        ("request", _bytes(one.request) if one.request else f"not kept; {one.request_digest}"),
-        *([("received", _bytes(one.received))] if one.received else []),
+        ("request", shown_bytes(one.request) if one.request else f"not kept; {one.request_digest}"),
+        *([("received", shown_bytes(one.received))] if one.received else []),
         ("held", held or "nothing"),
         ("then", follows),
     ])  # fmt: skip
 
 
-def _bytes(part: BytesPart) -> str:
-    return part.text if part.text is not None else f"{plural(part.size, 'byte')} in base64: {part.base64}"
+def shown_bytes(part: BytesPart) -> str:
+    """What was sent or received, for people."""
+    if part.text is None:
+        return f"{plural(part.size, 'byte')} in base64: {part.base64}"
+    return _readable(part.text) if "\\u" in part.text else part.text
+
+
+def _readable(text: str) -> str:
+    """JSON with its characters instead of their escapes; what is no JSON stays as it is."""
+    with contextlib.suppress(ValueError):
+        return json.dumps(parse_json(text), ensure_ascii=False, separators=(",", ":"))
+    return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from ..ledger.settlements import Decision
 from ..ledger.states import IfUnknown
 from ..runner.report_models import BudgetLine, Population
 
@@ -12,6 +13,7 @@ __all__ = [
     "IF_UNKNOWN",
     "amount_words",
     "budget_name",
+    "decision_word",
     "duration",
     "in_words",
     "joined",
@@ -32,6 +34,11 @@ IF_UNKNOWN: Final = {
 def in_words(if_unknown: str) -> str:
     """What follows an unknown outcome by itself."""
     return IF_UNKNOWN[IfUnknown(if_unknown)]
+
+
+def decision_word(decision: str) -> str:
+    """What an outcome was settled as."""
+    return "given up" if decision == Decision.GIVE_UP else decision.replace("_", " ")
 
 
 def plural(count: int, word: str, words: str = "") -> str:

@@ -81,3 +81,23 @@ def test_plain_tables_are_aligned() -> None:
     stream = io.StringIO()
     PlainScreen(stream).table(["name", ">n"], [("a", 1), ("bcd", 100)])
     assert stream.getvalue() == "  name    n\n  a       1\n  bcd   100\n"
+
+
+def test_columns_with_nothing_in_them_are_left_out() -> None:
+    stream = io.StringIO()
+    PlainScreen(stream).table(["name", ">mean", "why"], [("a", "", "x"), ("b", "", "")])
+    assert stream.getvalue() == "  name  why\n  a     x\n  b\n"
+
+
+def test_groups_of_labels_stand_below_each_other() -> None:
+    stream = io.StringIO()
+    for label in ("calls", "population"):
+        PlainScreen(stream).pairs([(label, 1)])
+    assert [line.index("1") for line in stream.getvalue().splitlines()] == [12, 12]
+
+
+def test_a_narrow_terminal_breaks_no_short_word() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, color_system=None, markup=False, width=50)
+    RichScreen(console).table(["run", "state", ">selected"], [("0123456789" * 3, "finished", "144 of 144")])
+    assert {"finished", "144 of 144"} <= {part.strip() for part in stream.getvalue().replace("   ", "\n").splitlines()}

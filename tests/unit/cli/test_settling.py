@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import io
 import json
 import sys
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 import click
 import pytest
 
+from tallystick.cli.screen import PlainScreen
+from tallystick.cli.unknown_screen import shown_bytes
+from tallystick.runner.case_pages import BytesPart
 from tests.unit.cli.project import Project
 
 WHY = ("--reason", "seen in its log", "--yes")
@@ -50,6 +54,30 @@ def test_a_decision_needs_the_run(project: Project) -> None:
     done = project.give("reconcile", "--not-landed", *WHY)
     assert (done.status, "name RUN" in done.err) == (2, True)
     assert project.give("reconcile", "asked", "--json").document["count"] == 1
+
+
+def test_a_dead_process_is_said_to_have_left_what_may_be_unknown(project: Project) -> None:
+    project.killed_in_flight()
+    shown = project.give("reconcile", "asked").out
+    assert "0 unknown outcomes" in shown
+    assert "1 was in flight when the process died: `tallystick resume" in shown
+    project.give("resume")
+    assert "in flight when" not in project.give("reconcile", "asked").out
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        (r'{"q":"na\u00efve \ud83d\ude42"}', '{"q":"naïve 🙂"}'),
+        (r'{"q":"\u202e\u0007"}', r'{"q":"\u202e\u0007"}'),
+        (r'{"q":"\u00ef', r'{"q":"\u00ef'),
+        (r"C:\users", r"C:\users"),
+    ],
+)
+def test_a_request_is_shown_in_its_characters_where_they_are_harmless(sent: str, shown: str) -> None:
+    stream = io.StringIO()
+    PlainScreen(stream).line(shown_bytes(BytesPart(size=len(sent), text=sent)))
+    assert stream.getvalue() == shown + "\n"
 
 
 def test_an_answer_that_landed_is_selected_and_judged_by_resume(project: Project) -> None:
@@ -136,8 +164,8 @@ def test_without_a_terminal_nothing_is_settled_unless_it_is_said_twice(project: 
     done = project.finished("reconcile", "asked", "--give-up", "--reason", "x")
     assert done.status == 2
     preview, error = done.err.splitlines()[:2], done.err.splitlines()[-1]
-    assert preview[0] == "1 outcome would be settled as give up: 1 of the planned observations fail"
-    assert "1 dispatch: held counts as spent" in preview[1]
+    assert preview[0] == "1 outcome would be settled as given up: 1 planned observation fails"
+    assert "what is held (1 dispatch) counts as spent" in preview[1]
     assert "--yes" in error
     assert project.give("reconcile", "asked", "--json").document["count"] == 1
 
