@@ -13,6 +13,7 @@ import hashlib
 import json
 import json.encoder
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -24,8 +25,10 @@ __all__ = [
     "canonical_text",
     "digest_of_bytes",
     "digest_of_value",
+    "escaped_text",
     "parse_json",
     "printable",
+    "unescaped_text",
 ]
 
 CANONICAL_VERSION: Final = 1
@@ -96,8 +99,24 @@ def parse_json(data: bytes | str) -> JsonValue:
     return value
 
 
+def escaped_text(text: str) -> str:
+    """Any text as one that a database can hold: backslashes doubled, NUL and lone surrogates as JSON escapes them."""
+    return _UNSTORABLE.sub(lambda found: "\\\\" if found[0] == "\\" else f"\\u{ord(found[0]):04x}", text)
+
+
+def unescaped_text(stored: str) -> str:
+    """What `escaped_text` was made from."""
+    return _ESCAPED.sub(lambda found: "\\" if found[1] is None else chr(int(found[1], base=16)), stored)
+
+
+_UNSTORABLE: Final = re.compile("[\x00\\\\\ud800-\udfff]")
+_ESCAPED: Final = re.compile(r"\\\\|\\u([0-9a-f]{4})")
+
+
 def printable(text: str) -> str:
     """The text for people: lone surrogates become U+FFFD and control characters become visible escapes."""
+    if text.isascii() and text.isprintable():
+        return text
     shown = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return "".join(character if _harmless(character) else _escape(character) for character in shown)
 

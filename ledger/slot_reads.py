@@ -8,6 +8,7 @@ from typing import Any, Final
 import attrs
 
 from .artifacts import ANSWER, bytes_of, text_of
+from .canonical import escaped_text, unescaped_text
 from .ledger import Reader
 from .records import PendingSlot
 from .states import NextStep, SlotState
@@ -172,8 +173,12 @@ def unknown_outcomes(
     limit: int = -1,
 ) -> list[Unknown]:
     """Every unknown outcome of the run that fits the filters, the oldest first; ``call_id`` may be a prefix."""
-    filters, values = "", []
-    for column, value in (("c2.case_id", case_id), ("v.name", variant), ("d.reason", reason)):
+    values: list[str] = []
+    filters = ""
+    if case_id is not None:
+        filters += " AND c2.case_id IN (?, ?)"
+        values += _stored_ids(case_id)
+    for column, value in (("v.name", variant), ("d.reason", reason)):
         if value is not None:
             filters += f" AND {column} = ?"
             values.append(value)
@@ -367,15 +372,23 @@ class CasePage:
     judgments: tuple[tuple[str, str, int | None, str | None, str | None, str | None], ...]
 
 
+def _stored_ids(case_id: str) -> tuple[str, str]:
+    """The id as the ledger keeps it, whether it was given as it is or as it is kept and shown."""
+    return escaped_text(case_id), escaped_text(unescaped_text(case_id))
+
+
 def case_page(reader: Reader, run_key: int, case_id: str) -> list[CasePage]:
-    """Every slot of the case, by repetition and variant; empty when the run has no such case."""
+    """Every slot of the case, by repetition and variant; empty when the run has no such case.
+
+    ``case_id`` is the id itself, or as the ledger keeps and shows it (`escaped_text`).
+    """
     slots = reader.rows(
         "SELECT s.slot_no, c.case_id, v.name, s.repetition, s.state, s.reason, s.selected_attempt, s.next_step,"
         " s.not_before_us, c.input, c.expected, c.metadata FROM cases c"
         " JOIN slots s ON s.run_key = c.run_key AND s.case_no = c.case_no"
         " JOIN variants v ON v.run_key = s.run_key AND v.variant_no = s.variant_no"
-        " WHERE c.run_key = ? AND c.case_id = ? ORDER BY s.repetition, s.variant_no",
-        (run_key, case_id),
+        " WHERE c.run_key = ? AND c.case_id IN (?, ?) ORDER BY s.repetition, s.variant_no",
+        (run_key, *_stored_ids(case_id)),
     )
     return [
         CasePage(*_more(row, _attempts(reader, run_key, row[0]), _judgments(reader, run_key, row[0]))) for row in slots

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..ledger import attempts
-from ..ledger.canonical import canonical_text, digest_of_bytes
+from ..ledger.canonical import canonical_text, digest_of_bytes, printable
 from ..ledger.coordinators import Coordinator, follow_up
 from ..ledger.crashpoints import crashpoint
 from ..ledger.errors import BudgetExhausted, TransitionRefused
@@ -343,7 +343,7 @@ class AttemptSteps:
             return await leave_unknown(self._ledger, self._coordinator, self._tally, slot, reason)
 
     async def _unprepared(self, slot: PendingSlot, side: VariantSide, problem: Exception) -> Ended:
-        text = f"case {slot.case_id}: {problem}"
+        text = printable(f"case {slot.case_id}: {problem}")
         await self._ledger.write_async(
             lambda tx: attempts.fail_unprepared(
                 tx,

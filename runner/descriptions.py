@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from ..ledger.canonical import JsonValue, canonical_text, digest_of_value, parse_json
+from ..ledger.canonical import JsonValue, canonical_text, digest_of_value, escaped_text, parse_json
 from ..ledger.errors import CaseFileInvalid
 from ..ledger.planning import CasePlan, JudgePlan, RunPlan, VariantPlan
 from ..ledger.records import BudgetPlan
@@ -129,7 +129,8 @@ def case_plans(description: Description) -> Iterator[CasePlan]:
     for case, digest in description.order.cases.digested():
         seen.add(digest)
         expected = None if isinstance(case.expected, Missing) else canonical_text(case.expected)
-        yield CasePlan(case.id, digest, canonical_text(case.input), expected, canonical_text(case.metadata))
+        text, metadata = canonical_text(case.input), canonical_text(case.metadata)
+        yield CasePlan(escaped_text(case.id), digest, text, expected, metadata)
     if seen.value() != description.cases_digest:
         raise CaseFileInvalid("the cases changed while the run was planned", "Start again")
 

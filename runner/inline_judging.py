@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..ledger.canonical import parse_json
+from ..ledger.canonical import parse_json, unescaped_text
 from ..ledger.crashpoints import crashpoint
 from ..ledger.judgments import add_judgments
 from ..ledger.ledger import Ledger
@@ -85,4 +85,5 @@ def case_of(case_id: str, case_input: str, expected: str | None, metadata: str) 
     """A case from its stored texts."""
     found = {} if metadata == "{}" else parse_json(metadata)
     assert isinstance(found, dict)
-    return Case(case_id, parse_json(case_input), MISSING if expected is None else parse_json(expected), found)
+    wanted = MISSING if expected is None else parse_json(expected)
+    return Case(unescaped_text(case_id), parse_json(case_input), wanted, found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ledger.canonical import canonical_text
+from ..ledger.canonical import canonical_text, printable
 from ..ledger.records import DispatchFacts
 from ..ledger.states import DispatchState
 from .protocols import MISSING, Outcome, Usage, WireProgress
@@ -12,8 +12,8 @@ __all__ = ["facts_of", "interrupted_outcome"]
 RAW_BYTES_MAX = 1 << 20
 
 
-def facts_of(outcome: Outcome, *, duration_us: int, settled_by: str = "wire") -> DispatchFacts:
-    """The facts to store; the raw bytes are cut at a mebibyte, and said to be."""
+def facts_of(outcome: Outcome, *, duration_us: int | None, settled_by: str = "wire") -> DispatchFacts:
+    """The facts to store; the raw bytes are cut at a mebibyte, and said to be. None is an unknown duration."""
     usage = outcome.usage or Usage()
     raw, cut = outcome.raw, outcome.raw_cut
     if raw is not None and len(raw) > RAW_BYTES_MAX:
@@ -21,8 +21,8 @@ def facts_of(outcome: Outcome, *, duration_us: int, settled_by: str = "wire") ->
     wait = outcome.retry_after_seconds
     return DispatchFacts(
         outcome.state,
-        outcome.reason,
-        outcome.message,
+        printable(outcome.reason),
+        printable(outcome.message),
         duration_us,
         outcome.bytes_sent,
         outcome.wire_sends,

@@ -17,8 +17,10 @@ from tallystick.ledger.canonical import (
     canonical_text,
     digest_of_bytes,
     digest_of_value,
+    escaped_text,
     parse_json,
     printable,
+    unescaped_text,
 )
 
 TEXT = st.text(st.characters(exclude_categories=()))  # lone surrogates and NUL included
@@ -186,3 +188,16 @@ def test_a_split_pair_of_surrogates_is_joined() -> None:
     split = "\ud83d" + "\ude00"
     assert printable(split) == "😀"
     assert canonical_text(split) == canonical_text("😀")
+
+
+@given(TEXT | st.text(st.sampled_from(["\\", "u", "d", "8", "0", "\x00", "\ud800"])))
+def test_any_text_is_kept_as_one_that_a_database_can_hold(text: str) -> None:
+    stored = escaped_text(text)
+    stored.encode("utf-8")
+    assert "\x00" not in stored
+    assert unescaped_text(stored) == text
+
+
+@pytest.mark.parametrize("text", ["q-1", "Größe 3", "日本"])
+def test_an_ordinary_id_is_kept_as_it_is(text: str) -> None:
+    assert escaped_text(text) == text
