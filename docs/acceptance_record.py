@@ -53,6 +53,40 @@ SCENARIOS: Final = {
     "power": "writes that were not synced are lost",
     "disk": "a full disk or an I/O error at each commit",
     "model": "random histories against a small model of the states, budgets and leases",
+    # Trouble that people reported of tools of this kind, each as the smallest input that shows it.
+    "c01": "a connection that ends without a word after the request was sent",
+    "c04": "a case that kills its runner each time, and a run whose process was killed",
+    "c06": "Ctrl-C once and twice, SIGTERM, and cancel from another terminal",
+    "c09": "killed at one SQL statement after the other",
+    "c10": "several processes and threads that want one run at the same time",
+    "c17": "killed between a reservation and its settlement, again and again",
+    "c23": "totals over all sessions and all attempts",
+    "c45": "repetitions whose answers are equal",
+}
+
+CODE: Final = {
+    "e01": ("ledger/planning.py", "runner/sessions.py"),
+    "e02": ("ledger/attempts.py", "ledger/coordinators.py"),
+    "e03": ("ledger/coordinators.py", "ledger/settlements.py"),
+    "e03b": ("runner/attempt_steps.py", "ledger/attempts.py"),
+    "e03c": ("runner/query_steps.py", "adapters/http_query.py"),
+    "e03d": ("ledger/coordinators.py", "ledger/budgets.py"),
+    "e04": ("runner/late_answers.py", "ledger/attempts.py"),
+    "e06": ("ledger/identifiers.py", "ledger/attempts.py"),
+    "e08": ("ledger/budgets.py", "ledger/run_ends.py"),
+    "e13": ("runner/identity.py", "runner/sessions.py"),
+    "e14": ("ledger/attempts.py", "runner/late_answers.py"),
+    "crash": ("ledger/crashpoints.py",),
+    "soak": ("ledger/coordinators.py", "runner/executor.py"),
+    "disk": ("ledger/scribe.py", "ledger/workers.py"),
+    "c01": ("adapters/wire.py", "adapters/http_outcomes.py"),
+    "c04": ("ledger/coordinators.py",),
+    "c06": ("tallystick/cli/interrupts.py", "runner/stopping.py"),
+    "c09": ("ledger/attempts.py", "ledger/scribe.py"),
+    "c10": ("ledger/coordinators.py", "ledger/planning.py"),
+    "c17": ("ledger/budgets.py",),
+    "c23": ("ledger/run_reads.py",),
+    "c45": ("ledger/planning.py",),
 }
 
 
@@ -123,8 +157,14 @@ def page(seen: list[Seen]) -> str:
     ]
     for scenario, title in (*SCENARIOS.items(), ("", "tests of no scenario of the table")):
         if scenarios[scenario]:
-            lines += ["", f"## {_title(scenario)}{title}", "", *(_line(test) for test in scenarios[scenario])]
+            lines += ["", f"## {_title(scenario)}{title}", "", *_code(scenario)]
+            lines += [_line(test) for test in scenarios[scenario]]
     return "\n".join(lines) + "\n"
+
+
+def _code(scenario: str) -> list[str]:
+    named = ", ".join(f"[{file}](../{file})" for file in CODE.get(scenario, ()))
+    return [f"Held by {named}.", ""] if named else []
 
 
 def _title(scenario: str) -> str:

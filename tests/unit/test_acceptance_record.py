@@ -56,6 +56,11 @@ def test_every_acceptance_test_that_is_named_after_a_scenario_names_one_of_the_t
     names = {
         match
         for path in (ROOT / "tests" / "acceptance").rglob("test_*.py")
-        for match in re.findall(r"def test_(e\d+[a-z]?)_", path.read_text(encoding="utf-8"))
+        for match in re.findall(r"def test_([ec]\d+[a-z]?)_", path.read_text(encoding="utf-8"))
     }
     assert names <= set(record.SCENARIOS)
+
+
+def test_record_names_code_that_is_there() -> None:
+    assert set(record.CODE) <= set(record.SCENARIOS)
+    assert [file for files in record.CODE.values() for file in files if not (ROOT / file).is_file()] == []
