@@ -358,18 +358,9 @@ dispatches = Table(
     integer("replay", default=0),
     PrimaryKeyConstraint("call_id", "dispatch_no"),
 )
-Index(
-    "dispatches_asked_to_wait",
-    dispatches.c.run_key,
-    dispatches.c.ended_us,
-    sqlite_where=sql_text("retry_after_us IS NOT NULL"),
-)
-Index(
-    "dispatches_open",
-    dispatches.c.run_key,
-    dispatches.c.call_id,
-    sqlite_where=sql_text("state IN ('intended', 'unknown')"),
-)
+_ASKED, _OPEN = sql_text("retry_after_us IS NOT NULL"), sql_text("state IN ('intended', 'unknown')")
+Index("dispatches_asked_to_wait", dispatches.c.run_key, dispatches.c.ended_us, sqlite_where=_ASKED)
+Index("dispatches_open", dispatches.c.run_key, dispatches.c.call_id, sqlite_where=_OPEN)
 
 budgets = Table(
     "budgets",
