@@ -40,6 +40,8 @@ __all__ = [
 
 IDENTITY_VERSION: Final = 1
 _SHOWN_MAX: Final = 60
+_DIGEST: Final = re.compile(r'"sha256:[0-9a-f]{64}"')
+_DIGEST_SHOWN: Final = 20  # the quote, sha256: and 12 digits
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -160,7 +162,7 @@ def refuse_changes(run_id: str, differences: Iterable[Difference]) -> None:
     if lines:
         more = f"; and {len(lines) - 3} more" if lines[3:] else ""
         what = f"run {run_id} is not what it was: {'; '.join(lines[:3])}{more}"
-        remedy = "Change it back, or start a new run with `tallystick run --new`"
+        remedy = "Change it back, or start a new run with `tallystick run ORDER --new`"
         raise IdentityChanged(what, remedy, run_id=run_id, differences=lines)
 
 
@@ -217,6 +219,8 @@ def _dotted(keys: Sequence[str]) -> str:
 def _shown(then: Any, now: Any) -> tuple[str, str]:
     """Both as text, cut so that the first character that differs is seen."""
     texts = ["(absent)" if side is _ABSENT else _text(side) for side in (then, now)]
+    if all(_DIGEST.fullmatch(text) for text in texts) and texts[0][:_DIGEST_SHOWN] != texts[1][:_DIGEST_SHOWN]:
+        return texts[0][:_DIGEST_SHOWN] + '…"', texts[1][:_DIGEST_SHOWN] + '…"'
     if max(len(text) for text in texts) <= _SHOWN_MAX:
         return texts[0], texts[1]
     same = next((at for at, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))

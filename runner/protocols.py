@@ -15,6 +15,7 @@ from ..ledger.canonical import JsonValue
 from ..ledger.states import DispatchState, IfUnknown
 
 __all__ = [
+    "GIVEN",
     "MISSING",
     "Case",
     "Dispatching",
@@ -55,6 +56,8 @@ class Missing:
 
 
 MISSING: Final = Missing()
+GIVEN: Final = "given"
+"""The kind, in a work order's document, of a target or a judge that was an object in Python."""
 
 
 @attrs.frozen

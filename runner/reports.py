@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from ..ledger import report_reads, run_reads
+from ..ledger.canonical import parse_json
 from ..ledger.coordinators import coordinator_of
 from ..ledger.ledger import Ledger, Reader
 from ..ledger.run_reads import BudgetState, RunRow
@@ -13,6 +14,7 @@ from ..ledger.slot_reads import next_not_before, scores_of
 from ..ledger.states import DispatchState, SlotState
 from .amounts import usd_text
 from .budget_spec import UNITS, BudgetUnit
+from .protocols import GIVEN
 from .report_models import (
     Amount,
     BudgetLine,
@@ -113,10 +115,23 @@ def executing_now(ledger: Ledger, run_id: str) -> Executing | None:
     )
 
 
-def next_command(move: NextMove, run_id: str, people: Population, *, ledger_option: str = "") -> str:
-    """The command that does what helps next, empty where there is none."""
+def next_command(
+    move: NextMove, run_id: str, people: Population, *, ledger_option: str = "", is_from_python: bool = False
+) -> str:
+    """The command that does what helps next, empty where there is none.
+
+    A run with targets or judges that were given from Python is gone on with by its own program, and by no command.
+    """
     command = _command(move, run_id, people)
+    if is_from_python and command.startswith("resume"):
+        command = f"report {run_id}" if move is NextMove.DECIDE else ""
     return f"tallystick {command}{ledger_option}" if command else ""
+
+
+def _is_from_python(run: RunRow) -> bool:
+    document: Any = parse_json(run.work_order)
+    sides = [side["target"] for side in document["variants"].values()]
+    return any(one["kind"] == GIVEN for one in (*sides, *document["judges"]))
 
 
 def _command(move: NextMove, run_id: str, people: Population) -> str:
@@ -182,7 +197,9 @@ def _standing(
         "state": run.state,
         "custody": run.custody,
         "next": move.value,
-        "command": next_command(move, run.run_id, people, ledger_option=ledger_option),
+        "command": next_command(
+            move, run.run_id, people, ledger_option=ledger_option, is_from_python=_is_from_python(run)
+        ),
         "exit_status": int(exit_status_of(move)),
         "created_at": instant(run.created_us),
         "started_at": None if run.started_us is None else instant(run.started_us),

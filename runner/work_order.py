@@ -6,6 +6,7 @@ Read from a file by `load_work_order`, made in Python by `WorkOrder`, kept in a 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias, Unpack
@@ -17,7 +18,7 @@ from ..ledger.errors import CaseFileInvalid
 from .budget_spec import BudgetSpec
 from .case_files import CaseFile, CaseList, CasesInLedger, CaseSource, load_cases
 from .case_files import cases as read_cases
-from .protocols import Case, Judge, Target
+from .protocols import GIVEN, Case, Judge, Target
 from .work_order_budgets import budget_tables, read_budgets
 from .work_order_execution import ExecutionOptions, ExecutionSpec, execution_table, read_execution
 from .work_order_files import Place, parse_work_order, read_text, refuse_foreign
@@ -25,7 +26,6 @@ from .work_order_models import CasesTable, JudgeTable, OrderTable, TargetTable, 
 
 __all__ = [
     "DEFAULT_VARIANT",
-    "GIVEN",
     "BudgetSpec",
     "ExecutionSpec",
     "JudgeSpec",
@@ -35,7 +35,6 @@ __all__ = [
 ]
 
 DEFAULT_VARIANT: Final = "default"
-GIVEN: Final = "given"  # the kind of what was an object in Python, in a document
 
 
 @attrs.frozen
@@ -238,7 +237,8 @@ def _target(given: Any, place: Place) -> AnyTarget:
         table = check(TargetTable, given, place=place)
         return TargetSpec(table.kind, {key: value for key, value in given.items() if key != "kind"})
     if not isinstance(given, TargetSpec) and not callable(getattr(given, "identity", None)):
-        place.refuse(f"{shown_value(given)} is no target", "Give a target, or a table with a kind")
+        what, remedy = _foreign(given, "target")
+        place.refuse(what, remedy)
     target: AnyTarget = given
     return target
 
@@ -260,9 +260,16 @@ def _judge(given: Any, place: Place) -> AnyJudge:
         options = {key: value for key, value in given.items() if key not in ("kind", "name")}
         return JudgeSpec(table.kind, table.name or table.kind, options)
     if not isinstance(given, JudgeSpec) and not callable(getattr(given, "identity", None)):
-        place.refuse(f"{shown_value(given)} is no judge", "Give a judge, or a table with a kind")
+        what, remedy = _foreign(given, "judge")
+        place.refuse(what, remedy)
     judge: AnyJudge = given
     return judge
+
+
+def _foreign(given: object, wanted: str) -> tuple[str, str]:
+    if inspect.isroutine(given):
+        return f"the function {given.__name__} is no {wanted} yet", f"Decorate it with @ts.{wanted}"
+    return f"{shown_value(given)} is no {wanted}", f"Give a {wanted}, or a table with a kind"
 
 
 def _cases_table(source: CaseSource, folder: Path) -> dict[str, JsonValue]:

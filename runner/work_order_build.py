@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..ledger.canonical import JsonValue
-from .protocols import Judge, Target
-from .work_order import DEFAULT_VARIANT, GIVEN, JudgeSpec, TargetSpec, WorkOrder
+from .protocols import GIVEN, Judge, Target
+from .work_order import DEFAULT_VARIANT, JudgeSpec, TargetSpec, WorkOrder
 from .work_order_files import Place
 
 __all__ = ["Maker", "build_judges", "build_targets"]
@@ -36,7 +36,10 @@ def build_targets(order: WorkOrder, make: Maker) -> dict[str, Target]:
         if not isinstance(target, TargetSpec):
             built[name] = target
         elif target.kind == GIVEN:
-            place.refuse("this target was given from Python", "Go on from there, with the same target")
+            place.refuse(
+                "this target was given from Python",
+                "Run the program again that began the run, or give the same targets to ts.resume",
+            )
         else:
             built[name] = make(target.kind, target.options, folder=order.folder, place=str(place))
     return built
@@ -50,7 +53,8 @@ def build_judges(order: WorkOrder, make: Maker) -> list[Judge]:
         if not isinstance(judge, JudgeSpec):
             built.append(judge)
         elif judge.kind == GIVEN:
-            place.refuse(f"the judge {judge.name!r} was given from Python", "Go on from there, with the same judge")
+            what = f"the judge {judge.name!r} was given from Python"
+            place.refuse(what, "Run the program again that began the run, or give the same judges to ts.resume")
         else:
             table = {"name": judge.name, **judge.options}
             built.append(make(judge.kind, table, folder=order.folder, place=str(place)))

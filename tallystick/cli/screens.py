@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..runner.report_models import BudgetLine, RunEnd, RunReport, RunStanding, RunStatus, TotalsPart
 from ..runner.results import NextMove
 from .screen import Screen, Tone
-from .words import budget_name, duration, in_words, joined, money_or_count, people_line, plural
+from .words import budget_name, command_words, duration, in_words, joined, money_or_count, people_line, plural
 
 if TYPE_CHECKING:
     from ..ledger.coordinators import Coordinator
@@ -235,11 +235,12 @@ def show_exit(screen: Screen, found: RunStanding) -> None:
 
 def exit_line(found: RunStanding) -> tuple[str, Tone]:
     """How it ended and what helps, in one line."""
-    people, command = found.population, f"`{found.command}`"
+    people, command = found.population, command_words(found.command)
     stopped = found.session.stopped if isinstance(found, RunEnd) else None
     left = people.pending + people.in_flight
+    goes_on, judges = (" goes on", " judges what is answered and ends the run") if found.command else ("", "")
     if stopped and left:
-        return f"stopped ({stopped}) with {left} left: {command} goes on", Tone.WARNING
+        return f"stopped ({stopped}) with {left} left: {command}{goes_on}", Tone.WARNING
     match NextMove(found.next):
         case NextMove.NOTHING if found.state == "cancelled":
             return "cancelled: what had not begun was given up", Tone.WARNING
@@ -248,13 +249,14 @@ def exit_line(found: RunStanding) -> tuple[str, Tone]:
             more = f"; {lost} of earlier attempts stay unknown and hold what they may have cost"
             return f"complete: every planned observation is selected{more if found.unknown.count else ''}", Tone.GOOD
         case NextMove.RESUME if not left:
-            return f"not finished: {command} judges what is answered and ends the run", Tone.WARNING
+            return f"not finished: {command}{judges}", Tone.WARNING
         case NextMove.RESUME:
             when = f" (not before {found.not_before})" if found.not_before else ""
-            return f"not finished, {left} left: {command} goes on{when}", Tone.WARNING
+            return f"not finished, {left} left: {command}{goes_on}{when}", Tone.WARNING
         case NextMove.FUND:
             room = "; settling what is unknown may make room too" if people.unknown else ""
-            return f"out of budget, {people.unavailable} could not be attempted: {command}{room}", Tone.BAD
+            how = command if found.command else f"raise the limit and {command}"
+            return f"out of budget, {people.unavailable} could not be attempted: {how}{room}", Tone.BAD
         case NextMove.ADOPT:
             return f"this ledger holds a {found.custody} of the run and cannot continue it", Tone.WARNING
         case NextMove.DECIDE:

@@ -9,7 +9,7 @@ from ..ledger.canonical import parse_json
 from ..runner.case_pages import BytesPart
 from ..runner.unknowns import UnknownLine, UnknownList
 from .screen import Screen, Tone
-from .words import amount_words, in_words, plural
+from .words import amount_words, command_words, in_words, plural
 
 __all__ = ["show_unknown", "shown_bytes"]
 
@@ -25,8 +25,8 @@ def show_unknown(screen: Screen, found: UnknownList, *, lost: int = 0) -> None:
     screen.pairs([("ledger", found.ledger)])
     if lost:
         were = "was" if lost == 1 else "were"
-        screen.line(f"{lost} {were} in flight when the process died: `{found.command}` tells which are unknown",
-                    tone=Tone.WARNING)  # fmt: skip
+        screen.line(f"{lost} {were} in flight when the process died; to see which are unknown: "
+                    f"{command_words(found.command)}", tone=Tone.WARNING)  # fmt: skip
     for one in found.unknown[:_SHOWN]:
         screen.line()
         _one(screen, one)

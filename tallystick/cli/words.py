@@ -13,6 +13,7 @@ __all__ = [
     "IF_UNKNOWN",
     "amount_words",
     "budget_name",
+    "command_words",
     "decision_word",
     "duration",
     "in_words",
@@ -34,6 +35,11 @@ IF_UNKNOWN: Final = {
 def in_words(if_unknown: str) -> str:
     """What follows an unknown outcome by itself."""
     return IF_UNKNOWN[IfUnknown(if_unknown)]
+
+
+def command_words(command: str) -> str:
+    """The command that helps, or what helps where a run's targets were given from Python."""
+    return f"`{command}`" if command else "run the Python program again that began it"
 
 
 def decision_word(decision: str) -> str:

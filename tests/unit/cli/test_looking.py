@@ -6,6 +6,7 @@ import sqlite3
 
 import pytest
 
+import tallystick as ts
 from tallystick.ledger.ledger import Ledger
 from tallystick.runner import reports
 from tests.unit.cli.project import Project
@@ -239,3 +240,19 @@ def test_upgrade_of_a_ledger_that_is_current_leaves_it(project: Project) -> None
     project.give("run", "order.toml")
     done = project.give("ledger", "upgrade", "--json").document
     assert done["changed"] is False
+
+
+def test_a_run_from_python_is_sent_back_to_its_program(project: Project) -> None:
+    @ts.target
+    def answer(case: ts.Case) -> object:
+        if case.id == "c3":
+            raise ts.Failed("no")
+        return case.input
+
+    order = ts.WorkOrder("asked", cases=ts.cases("cases.jsonl"), target=answer, budgets={"dispatches": 10})
+    ts.run(order, ledger=project.ledger_path, limit=1)
+    assert project.give("status", "--json").document["command"] == ""
+    assert "run the Python program again that began it" in project.give("status").out
+    assert "Run the program again that began the run" in project.give("resume").err
+    ts.run(order, ledger=project.ledger_path)
+    assert project.give("status", "--json").document["command"].startswith("tallystick report ")

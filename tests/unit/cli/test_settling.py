@@ -60,7 +60,7 @@ def test_a_dead_process_is_said_to_have_left_what_may_be_unknown(project: Projec
     project.killed_in_flight()
     shown = project.give("reconcile", "asked").out
     assert "0 unknown outcomes" in shown
-    assert "1 was in flight when the process died: `tallystick resume" in shown
+    assert "1 was in flight when the process died; to see which are unknown: `tallystick resume" in shown
     project.give("resume")
     assert "in flight when" not in project.give("reconcile", "asked").out
 

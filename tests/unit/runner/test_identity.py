@@ -234,8 +234,18 @@ def test_a_changed_run_is_refused_with_the_differences_and_what_to_do() -> None:
     assert caught.value.run_id == "01j"
     assert caught.value.differences == ('variants.default.target.code: "sha256:1" -> "sha256:9"',)
     assert caught.value.differences[0] in str(caught.value)
-    assert "tallystick run --new" in caught.value.remedy
+    assert "tallystick run ORDER --new" in caught.value.remedy
     assert "\n" not in str(caught.value)
+
+
+def test_digests_are_shown_as_far_as_they_tell_each_other_apart() -> None:
+    one, two = "sha256:" + "a" * 64, "sha256:" + "b" * 64
+    then, now = (document(target=StillTarget({"code": digest})) for digest in (one, two))
+    (line,) = lines(then, now)
+    assert line == 'variants.default.target.code: "sha256:aaaaaaaaaaaa…" -> "sha256:bbbbbbbbbbbb…"'
+    (line,) = lines(then, document(target=StillTarget({"code": one[:-1] + "c"})))
+    then_text, now_text = line.removeprefix("variants.default.target.code: ").split(" -> ")
+    assert then_text != now_text
 
 
 def test_many_differences_are_counted_in_the_error() -> None:

@@ -266,6 +266,8 @@ def test_a_work_order_that_is_not_there_is_named(tmp_path: Path) -> None:
     [
         ({"target": None}, "WorkOrder('bot'): there is no target"),
         ({"target": 3}, "WorkOrder('bot'): target: 3 is no target"),
+        ({"target": len}, "WorkOrder('bot'): target: the function len is no target yet. Decorate it with @ts.target"),
+        ({"judges": [len]}, "WorkOrder('bot'): judges[0]: the function len is no judge yet. Decorate it with @ts."),
         ({"target": {"knd": "http"}}, "WorkOrder('bot'): target.kind: this key is missing"),
         ({"target": {"kind": "http", "x": object}}, "WorkOrder('bot'): target.x: a type has no JSON form"),
         ({"variants": {}}, "WorkOrder('bot'): variants: there is no variant"),
