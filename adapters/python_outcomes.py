@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -76,21 +77,34 @@ def outcome_of_exception(raised: BaseException) -> Outcome:
     """What the exception says; secrets of the environment are taken out of its message."""
     match raised:
         case Refused():
-            told = _told(str(raised) or "the target says that nothing was done")
-            wait = raised.retry_after_seconds
-            wait = None if wait is None else max(0.0, float(wait))
+            told = _told(_text_of(raised) or "the target says that nothing was done")
+            wait = _wait_of(raised)
             return Outcome(state=DispatchState.REFUSED, reason="target.refused", message=told, retry_after_seconds=wait)
         case Failed():
-            told = _told(str(raised) or raised.reason)
+            told = _told(_text_of(raised) or raised.reason)
             usage = usage_of_mapping(raised.usage)
             return Outcome(state=DispatchState.FAILED, reason=raised.reason, message=told, usage=usage)
         case OutcomeUnknown():
-            told = _told(str(raised) or "the target does not know what became of it")
+            told = _told(_text_of(raised) or "the target does not know what became of it")
             return Outcome(state=DispatchState.UNKNOWN, reason="target.unknown", message=told)
-    told = _told(f"{type(raised).__name__}: {raised}" if str(raised) else type(raised).__name__)
+    text = _text_of(raised)
+    told = _told(f"{type(raised).__name__}: {text}" if text else type(raised).__name__)
     if _has_broken_off(raised):
         return Outcome(state=DispatchState.UNKNOWN, reason="python.broken_off", message=told)
     return Outcome(state=DispatchState.FAILED, reason="python.exception", message=told)
+
+
+def _text_of(raised: BaseException) -> str:
+    try:
+        return str(raised)
+    except Exception:  # noqa: BLE001 - an exception's text is the target's code, and must not hide what became of it
+        return ""
+
+
+def _wait_of(raised: Refused) -> float | None:
+    wait: object = raised.retry_after_seconds
+    is_number = isinstance(wait, int | float) and not isinstance(wait, bool) and math.isfinite(wait)
+    return max(0.0, float(wait)) if is_number else None  # type: ignore[arg-type]
 
 
 def _has_broken_off(raised: BaseException) -> bool:

@@ -184,7 +184,7 @@ class PythonTarget:
 
     async def _call_async(self, case: Case) -> Outcome:
         try:
-            value = await self.function(case, **self.arguments)
+            return outcome_of_value(await self.function(case, **self.arguments))
         except asyncio.CancelledError as raised:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -194,7 +194,6 @@ class PythonTarget:
             raise
         except BaseException as raised:  # noqa: BLE001 - a SystemExit in a task would end the whole loop
             return outcome_of_exception(raised)
-        return outcome_of_value(value)
 
     def _call_blocking(self, case: Case) -> Outcome:
         try:

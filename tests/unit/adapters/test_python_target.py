@@ -77,6 +77,38 @@ def test_what_a_function_raises_tells_what_became_of_it(
         assert outcome.bytes_sent is None
 
 
+class Untold(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class UntoldTimeout(Untold, TimeoutError): ...
+
+
+@pytest.mark.parametrize(
+    ("exception", "state", "message"),
+    [(Untold(), "failed", "Untold"), (UntoldTimeout(), "unknown", "UntoldTimeout")],
+)
+def test_exception_whose_text_cannot_be_had_tells_what_became_of_it_all_the_same(
+    exception: Exception, state: str, message: str
+) -> None:
+    for made in both(raising(exception)):
+        outcome = run_case(made, make_case())
+        assert (outcome.state, outcome.message) == (state, message)
+
+
+@pytest.mark.parametrize("wait", ["soon", float("nan"), float("inf"), True, [3]])
+def test_wait_of_a_refusal_that_is_no_time_is_left_out(wait: Any) -> None:
+    for made in both(raising(Refused("busy", retry_after_seconds=wait))):
+        outcome = run_case(made, make_case())
+        assert (outcome.state, outcome.retry_after_seconds) == (DispatchState.REFUSED, None)
+
+
+def test_answer_whose_evidence_is_no_mapping_has_failed_wherever_the_function_ran() -> None:
+    for made in both(lambda case: Answer(1, evidence=5)):  # type: ignore[arg-type]
+        assert run_case(made, make_case()).state is DispatchState.FAILED
+
+
 def test_message_of_an_exception_holds_no_secret_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICE_API_KEY", "SK-CANARY-1")
     for made in both(raising(ValueError("401 for key SK-CANARY-1"))):
