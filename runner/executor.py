@@ -125,7 +125,8 @@ class Executor:
         try:
             await self._open_targets()
             await self._run_workers(self._try_suspects, count=1)
-            await self._run_workers(self._work, count=self._execution.concurrency)
+            # More workers than slots would only cost memory: an absurd concurrency took 20 GB.
+            await self._run_workers(self._work, count=min(self._execution.concurrency, self.tally.planned))
             await self._steps.late.wait(self._execution.grace_seconds, self._stop)
             is_judged = self.failure is None and await self._judging.judge_rest(self._stop)
         finally:

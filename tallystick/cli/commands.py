@@ -11,6 +11,7 @@ from .settings import Settings, common, json_output
 __all__ = ["cli"]
 
 _POSITIVE = click.IntRange(min=1)
+_CONCURRENCY = click.IntRange(min=1, max=100_000)
 
 
 def _version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -37,7 +38,7 @@ def cli() -> None:
 @click.argument("order", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Check everything and show what would be done; call nothing.")
 @click.option("--limit", type=_POSITIVE, metavar="N", help="Take up at most N planned observations, then stop.")
-@click.option("--concurrency", type=_POSITIVE, metavar="N", help="At most N calls at a time.")
+@click.option("--concurrency", type=_CONCURRENCY, metavar="N", help="At most N calls at a time.")
 @click.option("--new", is_flag=True, help="Begin a new run, which pays again, even if there is one of this work order.")
 @json_output
 @common
@@ -63,7 +64,7 @@ def run(
 @click.option("--amend", metavar="UNIT=LIMIT", multiple=True, help="Change a budget's limit; needs --reason.")
 @click.option("--reason", metavar="TEXT", help="Why the limit is changed; kept in the ledger.")
 @click.option("--limit", type=_POSITIVE, metavar="N", help="Take up at most N planned observations, then stop.")
-@click.option("--concurrency", type=_POSITIVE, metavar="N", help="At most N calls at a time.")
+@click.option("--concurrency", type=_CONCURRENCY, metavar="N", help="At most N calls at a time.")
 @json_output
 @common
 @click.pass_obj

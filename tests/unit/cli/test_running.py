@@ -225,3 +225,11 @@ def test_a_budget_of_one_variant_is_named_with_it(project: Project) -> None:
     done = project.give("resume", "two", "--amend", "variant:old:dispatches=3", "--reason", "x", "--json")
     assert [one["limit"] for one in done.document["budgets"]] == [3, 1]
     assert (done.status, project.calls) == (6, 4)
+
+
+@pytest.mark.parametrize("command", [("run", "order.toml"), ("resume",)])
+def test_concurrency_beyond_what_a_work_order_may_say_is_refused(project: Project, command: tuple[str, ...]) -> None:
+    done = project.give(*command, "--concurrency", 100_001)
+    assert (done.status, done.err.count("\n")) == (2, 1)
+    assert "--concurrency" in done.err
+    assert project.calls == 0

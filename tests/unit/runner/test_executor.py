@@ -426,3 +426,14 @@ def test_a_case_and_an_answer_of_any_text_are_kept_as_they_are(ledger: Ledger, o
     assert parse_json(page(ledger, outcome, odd).attempts[0].answer) == odd
     assert page(ledger, outcome, page(ledger, outcome, odd).case_id).state == "selected"
     assert outcome.counts[SlotState.FAILED] == 1
+
+
+def test_no_more_workers_are_started_than_there_are_slots(ledger: Ledger) -> None:
+    tasks = []
+
+    async def reply(target: Scripted, dispatching: Dispatching) -> Outcome:
+        tasks.append(sum(task.get_name() == "tallystick-worker" for task in asyncio.all_tasks()))
+        return ANSWERED
+
+    execute(ledger, Scripted(reply), cases=3, concurrency=100_000)
+    assert 1 <= max(tasks) <= 3
