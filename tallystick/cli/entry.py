@@ -28,6 +28,7 @@ BROKEN_PIPE: Final = 141  # as a shell shows a death by SIGPIPE
 
 def main() -> int:
     """Run the command of this process. Leaves at once where work is left that would keep the process for ever."""
+    _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -72,6 +73,17 @@ def invoke(arguments: Sequence[str], settings: Settings | None = None) -> int:
     return status
 
 
+def _open_standard_streams() -> None:
+    """Where the caller closed one (``>&-``), the next file to be opened would take its number, and what is printed."""
+    while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(lowest, True)
+    os.close(lowest)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+
+
 def _keep_logs_for_debugging(settings: Settings) -> None:
     """Without a handler, Python would print warnings and errors of ours beside the one line that tells the same."""
     handler = logging.StreamHandler()
@@ -84,7 +96,7 @@ def _main_thread() -> threading.Thread:
 
 
 def _tell(code: str, text: str, status: int) -> int:
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # AttributeError: a target may have taken it away
         sys.stderr.write(f"tallystick: {code}: {_one_line(text)}\n")
     return status
 

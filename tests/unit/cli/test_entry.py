@@ -109,3 +109,15 @@ def test_every_command_names_the_ledger_of_the_environment(project: Project, mon
     assert invoke(["run", "order.toml"]) == 0
     assert (project.folder / "named.db").exists()
     assert str(project.folder / "named.db") in project.capture.readouterr().out
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_streams_that_the_caller_closed_keep_no_run_from_its_end(project: Project, closed: str) -> None:
+    command = f'"{sys.executable}" -m tallystick run order.toml --ledger ledger.db {closed}'
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=project.folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+        stdin=subprocess.DEVNULL, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert project.calls == 3
+    assert project.give("ledger", "check").status == 0
