@@ -91,7 +91,7 @@ class TallystickError(Exception):
     exit_status: ClassVar[int] = 1
 
     def __str__(self) -> str:
-        return f"{self.what}. {self.remedy}" if self.remedy else self.what
+        return f"{self.what}. {self.remedy[:1].upper()}{self.remedy[1:]}" if self.remedy else self.what
 
 
 @error

@@ -60,6 +60,11 @@ class RunOutcome:
         """The population."""
         return sum(self.counts.values())
 
+    def __str__(self) -> str:
+        selected = self.counts.get(SlotState.SELECTED, 0)
+        stands = f"{self.state}, {selected} of {self.planned} selected, next: {self.next}"
+        return f"run {self.run_id} ({self.name}): {stands}"
+
 
 _EXIT = {
     NextMove.NOTHING: ExitStatus.DONE,

@@ -62,15 +62,16 @@ def read_changes(*, retry: str | None, amend: Sequence[str], reason: str | None)
     return Changes(state or None, why or None, tuple(_amendment(text) for text in amend), reason or "")
 
 
-def apply_changes(ledger: Ledger, run: RunRow, changes: Changes) -> None:
-    """Make the changes, each recorded."""
+def apply_changes(ledger: Ledger, run: RunRow, changes: Changes) -> int:
+    """Make the changes, each recorded; returns how many planned observations wait again because of ``--retry``."""
     for one in changes.amendments:
         plan = plan_of(ledger, run, one)
         ledger.write(lambda tx, plan=plan, one=one: budgets.amend(  # type: ignore[misc]
             tx, run.run_key, plan.budget_no, limit=one.limit, reason=changes.reason, made_by=made_by()
         ))  # fmt: skip
     if (state := changes.state) is not None:
-        ledger.write(lambda tx: run_ends.retry(tx, run.run_key, state=state, reason=changes.retry_reason))
+        return ledger.write(lambda tx: run_ends.retry(tx, run.run_key, state=state, reason=changes.retry_reason))
+    return 0
 
 
 def plan_of(ledger: Ledger, run: RunRow, one: Amendment) -> BudgetPlan:

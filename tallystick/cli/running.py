@@ -72,7 +72,10 @@ def resume_run(
     with Ledger.open(settings.ledger_path) as ledger:
         found = named_or_newest(ledger, run, retry=retry is not None)
         session = reopened(ledger, found.run_id, ADAPTERS)
-        apply_changes(ledger, found, changes)
+        waiting = apply_changes(ledger, found, changes)
+        if changes.state is not None and not waiting:
+            why = "" if changes.retry_reason is None else f" for the reason {changes.retry_reason}"
+            settings.progress_screen().line(f"nothing to retry: no planned observation is {changes.state}{why}")
         if changes:
             session = reopened(ledger, found.run_id, ADAPTERS)
         return _execute(settings, ledger, session, limit=limit, concurrency=concurrency)

@@ -84,6 +84,7 @@ def test_error_keeps_its_fields_and_its_text_through_pickle_and_copy(error: type
 @pytest.mark.parametrize("error", ERRORS, ids=ERROR_IDS)
 def test_error_text_is_one_line_of_what_and_remedy(error: type[TallystickError]) -> None:
     assert str(error("run 01 is gone", "Do x.")) == "run 01 is gone. Do x."
+    assert str(error("run 01 is gone", "do x")) == "run 01 is gone. Do x"
     assert str(error("run 01 is gone")) == "run 01 is gone"
 
 
