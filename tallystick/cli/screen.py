@@ -78,6 +78,23 @@ def _filled(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> tuple[l
     return [columns[at] for at in kept], [[row[at] for at in kept] for row in body]
 
 
+def _widths(names: Sequence[str], body: Sequence[Sequence[str]], *, room: int) -> list[int] | None:
+    """How wide each column is; None where the room is too narrow without breaking a number or a short word."""
+    from rich.cells import cell_len
+
+    wanted = [max(map(cell_len, (name, *cells))) for name, *cells in zip(names, *body, strict=True)]
+    least = [
+        max(cell_len(word) for word in (*name.split(), *(cell[:_WHOLE_MAX] for cell in cells)))
+        for name, *cells in zip(names, *body, strict=True)
+    ]
+    while sum(wanted) > room:
+        spare = [now - floor for now, floor in zip(wanted, least, strict=True)]
+        if max(spare, default=0) == 0:
+            return None
+        wanted[spare.index(max(spare))] -= 1
+    return wanted
+
+
 class PlainScreen:
     """Lines of text without any escape sequence."""
 
@@ -133,12 +150,16 @@ class RichScreen:
         if title:
             self.line(title, tone=Tone.STRONG)
         columns, body = _filled(columns, rows)
+        names = [column.lstrip(">") for column in columns]
+        widths = _widths(names, body, room=self.console.width - 3 * len(columns) + 1)  # what the rules and gaps leave
+        if widths is None:
+            for row in body:
+                self.pairs([("  " + name, cell) for name, cell in zip(names, row, strict=True) if cell])
+                self.line()
+            return
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for at, column in enumerate(columns):
-            table.add_column(
-                column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold",
-                no_wrap=all(len(row[at]) <= _WHOLE_MAX for row in body),
-            )  # fmt: skip
+        for name, column, width in zip(names, columns, widths, strict=True):
+            table.add_column(name, justify="right" if column.startswith(">") else "left", overflow="fold", width=width)
         for row in body:
             table.add_row(*(self._text(cell) for cell in row))
         self.console.print(table)

@@ -96,8 +96,14 @@ def test_groups_of_labels_stand_below_each_other() -> None:
     assert [line.index("1") for line in stream.getvalue().splitlines()] == [12, 12]
 
 
-def test_a_narrow_terminal_breaks_no_short_word() -> None:
+@pytest.mark.parametrize("width", [30, 36, 44, 100])
+def test_a_narrow_terminal_breaks_no_short_word_and_cuts_no_number(width: int) -> None:
     stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, color_system=None, markup=False, width=50)
-    RichScreen(console).table(["run", "state", ">selected"], [("0123456789" * 3, "finished", "144 of 144")])
-    assert {"finished", "144 of 144"} <= {part.strip() for part in stream.getvalue().replace("   ", "\n").splitlines()}
+    console = Console(file=stream, force_terminal=True, color_system=None, markup=False, width=width)
+    run = "0123456789" * 3
+    RichScreen(console).table(["run", "state", ">left", ">held by unknown"], [(run, "finished", "$1.4896", "$0.00")])
+    shown = stream.getvalue()
+    assert {"finished", "$1.4896", "$0.00", "held", "unknown"} <= set(shown.split())
+    assert max(map(len, shown.splitlines())) <= width
+    assert "".join(character for character in shown.replace("$1.4896", "").replace("$0.00", "") if
+                   character.isdigit()) == run  # fmt: skip
