@@ -31,10 +31,10 @@ def _version(context: click.Context, _parameter: click.Parameter, value: bool) -
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version and exit."
 )
 def cli() -> None:
-    """Run evaluations that cost money around a durable ledger: no paid call is lost, guessed or made twice."""
+    """Run evaluations that cost money around a durable ledger: no answer is lost, and no outcome is guessed."""
 
 
-@cli.command()
+@cli.command(short_help="Execute the work order in a file.")
 @click.argument("order", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Check everything and show what would be done; call nothing.")
 @click.option("--limit", type=_POSITIVE, metavar="N", help="Take up at most N planned observations, then stop.")
@@ -57,7 +57,7 @@ def run(
     return running.run_order(settings, order, limit=limit, concurrency=concurrency, new=new)
 
 
-@cli.command()
+@cli.command(short_help="Recover a run and go on with it.")
 @click.argument("run", required=False)
 @click.option("--check", is_flag=True, help="Show what would be done; change nothing.")
 @click.option("--retry", metavar="STATE[:REASON]", help="Let failed, unavailable, parked or cancelled ones wait again.")
@@ -91,7 +91,7 @@ def resume(
     )
 
 
-@cli.command()
+@cli.command(short_help="List the runs, the newest first.")
 @click.option("--limit", type=_POSITIVE, default=20, show_default=True, metavar="N", help="The N newest.")
 @json_output
 @common
@@ -103,7 +103,7 @@ def runs(settings: Settings, *, limit: int) -> int:
     return show_runs(settings, limit=limit)
 
 
-@cli.command()
+@cli.command(short_help="Show how a run stands and who executes it.")
 @click.argument("run", required=False)
 @json_output
 @common
@@ -115,7 +115,7 @@ def status(settings: Settings, run: str | None) -> int:
     return show_status(settings, run)
 
 
-@cli.command()
+@cli.command(short_help="Show everything that happened to one case.")
 @click.argument("run_and_case", nargs=-1, required=True, metavar="[RUN] CASE")
 @click.option("--variant", metavar="V", help="Only this variant.")
 @click.option("--repetition", type=_POSITIVE, metavar="N", help="Only this repetition.")
@@ -132,7 +132,7 @@ def show(settings: Settings, run_and_case: tuple[str, ...], *, variant: str | No
     return show_case(settings, run, run_and_case[-1], variant=variant, repetition=repetition)
 
 
-@cli.command()
+@cli.command(short_help="List or settle unknown outcomes.")
 @click.argument("run", required=False)
 @click.option("--call", metavar="ID", help="Only the call with this id or beginning of one.")
 @click.option("--case", metavar="ID", help="Only this case.")
@@ -181,7 +181,7 @@ def reconcile(
     return settle(settings, wanted, landed=landed, not_landed=not_landed, reason=reason, yes=yes)
 
 
-@cli.command()
+@cli.command(short_help="Ask whoever executes a run to stop.")
 @click.argument("run")
 @click.option("--abandon", is_flag=True, help="Give up for good what has not begun; needs --reason.")
 @click.option("--reason", metavar="TEXT", help="Why; kept in the ledger.")
@@ -197,7 +197,7 @@ def cancel(settings: Settings, run: str, *, abandon: bool, reason: str | None) -
     return ask_to_stop(settings, run, reason=reason)
 
 
-@cli.command()
+@cli.command(short_help="Report on a run.")
 @click.argument("run", required=False)
 @click.option("--format", "form", type=click.Choice(["terminal", "json"]), default="terminal", show_default=True)
 @json_output

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tallystick.cli import invoke
 from tests.unit.cli.project import ROOT
 
 HEAVY = ("sqlalchemy", "alembic", "pydantic", "httpx", "rich", "psutil", "asyncio", "sqlite3", "pysqlite3")
@@ -36,3 +37,8 @@ def test_help_loads_nothing_heavy(arguments: tuple[str, ...]) -> None:
 
 def test_a_command_loads_what_it_needs() -> None:
     assert "pydantic" in _loaded("runs", "--ledger", "/nowhere/at/all.db")
+
+
+def test_no_command_is_summed_up_by_half_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["--help"]) == 0
+    assert "..." not in capsys.readouterr().out.partition("Commands:")[2]
