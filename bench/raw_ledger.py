@@ -25,7 +25,9 @@ __all__ = ["RawLedger"]
 Execute: TypeAlias = Callable[..., Any]
 Work: TypeAlias = Callable[..., None]
 
-_COMMITS_PER_CHECKPOINT: Final = 400
+_PAGES_PER_CHECKPOINT: Final = 4_096
+_PAGES_OF_A_COMMIT: Final = 16
+_ROWS_OF_A_PAGE: Final = 14
 _BATCH_MAX: Final = 256
 
 _CLAIM = (
@@ -88,6 +90,7 @@ class RawLedger:
         self.now_us = 0
         self.batches = 0
         self.commits = 0
+        self.rows = 0
         row = self.execute(
             "SELECT event_no, hash FROM events WHERE run_key=? ORDER BY event_no DESC LIMIT 1", (run_key,)
         ).fetchone()
@@ -161,10 +164,15 @@ class RawLedger:
             execute("UPDATE workers SET last_batch=? WHERE worker_id=?", (self.batches, self.worker_id))
             execute("COMMIT")
             self.commits += 1
-            if self.commits == _COMMITS_PER_CHECKPOINT:
-                self.commits = 0
-                execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self.checkpoint_if_due()
             first[3].call_soon_threadsafe(_wake, waiters)
+
+    def checkpoint_if_due(self) -> None:
+        """By the same estimate of the log's pages as the ledger's."""
+        pages = self.commits * _PAGES_OF_A_COMMIT + (self.connection.total_changes - self.rows) // _ROWS_OF_A_PAGE
+        if pages >= _PAGES_PER_CHECKPOINT:
+            self.commits, self.rows = 0, self.connection.total_changes
+            self.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
     def run_all(self, item: Any) -> list[asyncio.Future[None]]:
         """Run this piece of work and all that waits by then."""
