@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from . import driver
 from .crashpoints import crashpoint
+from .errors import LedgerFailed
 from .transaction import Transaction
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ _ROWS_OF_A_PAGE: Final = 14
 _WAL_GROWTH_MAX: Final = 16 * 1024 * 1024
 _WAL_BYTES_MAX: Final = 64 * 1024 * 1024
 
+_Identity: TypeAlias = tuple[int, int] | None
+
 
 class Desk:
     """The writing side: a connection behind the turnstile. Used by the scribe's thread alone."""
@@ -36,6 +39,7 @@ class Desk:
         self._wal_bytes_before = 0
         self._is_due = False
         self._inside = False
+        self._files: tuple[_Identity, _Identity] | None = None
 
     def connection(self) -> driver.Connection:
         if self._connection is None:
@@ -47,8 +51,22 @@ class Desk:
         self._inside = True
         connection = self.connection()
         connection.execute("BEGIN IMMEDIATE")
+        self._refuse_if_gone()
         shared = self._ledger
         return Transaction(connection, clock=shared.clock, ids=shared.ids, worker_id=shared.worker_id)
+
+    def _refuse_if_gone(self) -> None:
+        """SQLite goes on writing into files that have been removed or moved, and nobody would find those answers."""
+        shared = self._ledger
+        found = _identity(shared.path), _identity(shared.wal_path)
+        if self._files is None:
+            self._files = found
+        if found != self._files or None in found:
+            path = shared.path if found[0] != self._files[0] or found[0] is None else shared.wal_path
+            raise LedgerFailed(
+                f"{path} was removed, moved or replaced while it was in use",
+                f"put {shared.path} and what lies beside it back to their place, then resume",
+            )
 
     def mark(self, transaction: Transaction) -> int:
         self._batch += 1
@@ -123,6 +141,7 @@ class Desk:
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
         self._rows_before = 0
+        self._files = None  # the last connection that closes removes the log, and the next makes another
         if connection is not None:
             with contextlib.suppress(driver.SqliteError):  # it is being thrown away because it failed
                 connection.close()
@@ -133,3 +152,11 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def _identity(path: Path) -> _Identity:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
