@@ -46,7 +46,7 @@ _NEEDS: Final = ("context", "expected")
 class PythonJudgeTable(Table):
     """The table of a judge of kind ``python``."""
 
-    name: str | None = Field(None, description="What it is called in reports; the function's name if absent.")
+    name: str | None = Field(None, description="What it is called in reports; `python` if absent.")
     function: str = Field(description="`module:name`, or a name in `file`.")
     file: str | None = Field(None, description="A Python file, relative to the work order's folder.")
     arguments: dict[str, Any] = Field({}, description="Passed to the function by name.")

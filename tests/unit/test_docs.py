@@ -130,6 +130,9 @@ def test_what_the_how_tos_show_works(tmp_path: Path) -> None:
     assert in_process["unfinished"](path) == []
     (settling,) = blocks(DOCS / "how-to" / "settle-unknown-outcomes.md", "python")
     defined(settling)["give_up_all"](path, outcome.run_id, "nothing is unknown")
+    judging, figures = (defined(block) for block in blocks(DOCS / "how-to" / "write-a-judge.md", "python"))
+    ts.run(judging["order"], ledger=path)
+    assert figures["rates"](path, "shortening") == {("short_enough", "default"): 1.0, ("overlap", "default"): 0.0}
     (supervising,) = blocks(DOCS / "how-to" / "supervise-a-run.md", "python")
     with pytest.raises(ts.TallystickError, match="given"):  # its targets were objects
         defined(supervising)["go_on_until_it_needs_somebody"](path, outcome.run_id)
