@@ -144,7 +144,7 @@ def _resumable(tx: Transaction, run_id: str) -> int:
             "continue it where it is held", run_id,
         )  # fmt: skip
     if state not in ("open", "finished"):
-        raise RunNotResumable(f"run {run_id} is {state}", "start a new one with `tallystick run --new`", run_id)
+        raise RunNotResumable(f"run {run_id} is {state}", "start a new one with `tallystick run ORDER --new`", run_id)
     return int(run_key)
 
 

@@ -28,7 +28,7 @@ def with_judges_of(ledger: Ledger, run: RunRow, description: Description) -> Des
     if lines:
         raise IdentityChanged(
             f"the judges of run {run.run_id} are not what they were: {'; '.join(lines[:3])}",
-            "Change them back, or start a new run with `tallystick run --new`",
+            "Change them back, or start a new run with `tallystick run ORDER --new`",
             run.run_id, lines,
         )  # fmt: skip
     places = {name: place for place, name in enumerate(stored)}
