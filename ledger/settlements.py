@@ -110,14 +110,30 @@ def _settle_attempt(tx: Transaction, key: DispatchKey, settlement: Settlement) -
                 reason=settlement.facts.reason,
             )  # fmt: skip
         case Decision.NOT_LANDED:
-            _end(tx, key, settlement, DispatchState.REFUSED, AttemptState.NOT_LANDED)
-            wanted = SlotState.CANCELLED if _is_given_up(tx, key.run_key) else SlotState.PENDING
-            return _slot(tx, key, SlotState(state), is_open=is_open, wanted=wanted, reason="not_landed")
+            return _not_landed(tx, key, settlement, SlotState(state), is_open=is_open and not goes_on)
         case Decision.GIVE_UP:
             _end(tx, key, settlement, DispatchState.ABANDONED, AttemptState.ABANDONED)
             return _slot(
                 tx, key, SlotState(state), is_open=is_open and not goes_on, wanted=SlotState.FAILED, reason="given_up"
             )
+
+
+def _not_landed(
+    tx: Transaction, key: DispatchKey, settlement: Settlement, state: SlotState, *, is_open: bool
+) -> SlotState:
+    """Only where no dispatch of the attempt was done, or may have been, its case is asked anew."""
+    sibling = tx.row(
+        "SELECT d.state, d.reason FROM dispatches d JOIN calls c ON c.call_id = d.call_id WHERE c.run_key = ?"
+        " AND c.slot_no = ? AND c.attempt_no = ? AND d.state IN ('failed', 'abandoned', 'late')"
+        " ORDER BY c.position DESC, d.dispatch_no DESC LIMIT 1",
+        (key.run_key, key.slot_no, key.attempt_no),
+    )
+    if sibling is not None:
+        _end(tx, key, settlement, DispatchState.REFUSED, AttemptState(sibling[0]))
+        return _slot(tx, key, state, is_open=is_open, wanted=SlotState.FAILED, reason=sibling[1])
+    _end(tx, key, settlement, DispatchState.REFUSED, AttemptState.NOT_LANDED)
+    wanted = SlotState.CANCELLED if _is_given_up(tx, key.run_key) else SlotState.PENDING
+    return _slot(tx, key, state, is_open=is_open, wanted=wanted, reason="not_landed")
 
 
 def _is_given_up(tx: Transaction, run_key: int) -> bool:

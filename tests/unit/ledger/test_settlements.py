@@ -230,6 +230,27 @@ def test_an_attempt_stays_unknown_until_its_last_dispatch_is_settled(
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize(("done", "attempt"), [(Decision.GIVE_UP, "abandoned"), (Decision.FAILED, "failed")])
+def test_a_case_is_not_asked_anew_because_one_of_two_dispatches_did_not_land(
+    done: Decision, attempt: str, order: tuple[int, int], ledger: Ledger, run_key: int
+) -> None:
+    keys = lose_twice(ledger, run_key)
+    settle(ledger, keys[order[0]], done)
+    assert settle(ledger, keys[order[1]], Decision.NOT_LANDED) is SlotState.FAILED
+    assert attempt_states(ledger, run_key) == [attempt]
+    assert slot_state(ledger, run_key) == "failed"
+
+
+def test_what_waits_for_a_new_attempt_waits_as_long_when_the_one_before_did_not_land(
+    ledger: Ledger, run_key: int
+) -> None:
+    key = begin(ledger, run_key).key
+    ledger.write(lambda tx: attempts.lose(tx, key, lost(), waiting=Waiting(NextStep.NEW, 77)))
+    assert settle(ledger, key, Decision.NOT_LANDED) is SlotState.PENDING
+    assert one(ledger, "SELECT not_before_us FROM slots WHERE slot_no = 1") == (77,)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_of_two_dispatches_that_landed_the_first_settled_gives_the_answer(
     order: tuple[int, int], ledger: Ledger, run_key: int
 ) -> None:
