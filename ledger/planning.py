@@ -51,7 +51,10 @@ _ADD_SLOTS = (
 )
 
 
-_OTHER_OPEN = "SELECT run_key, run_id, planned FROM runs WHERE work_order_digest = ? AND state = 'open' LIMIT 1"
+_OTHER = (
+    "SELECT run_key, run_id, planned FROM runs WHERE work_order_digest = ? AND state IN ('open', 'finished')"
+    " ORDER BY run_key DESC LIMIT 1"
+)
 
 
 @attrs.frozen
@@ -116,8 +119,9 @@ class PlannedRun:
 def create_run(ledger: Ledger, plan: RunPlan, rows: Iterable[CasePlan], *, only_one: bool = False) -> PlannedRun:
     """Write the plan in bounded batches and show it; a kill before the flip leaves nothing that anybody sees.
 
-    What ``rows`` raises ends the planning, and what was written of it is removed. With ``only_one``, another open run
-    of the same work order that was shown meanwhile is returned instead: of two that plan it at once, one wins.
+    What ``rows`` raises ends the planning, and what was written of it is removed. With ``only_one``, another run
+    of the same work order that was shown meanwhile, and may have finished since, is returned instead: of two that plan
+    it at once, one wins. So a caller asks for it who has found none before.
     """
     discard_half_planned(ledger)
     run_key, run_id = ledger.write(lambda tx: _add_head(tx, plan))
@@ -215,7 +219,7 @@ def _add_slots(ledger: Ledger, run_key: int, plan: RunPlan, case_count: int) -> 
 def _show(
     tx: Transaction, run_key: int, run_id: str, plan: RunPlan, case_count: int, planned: int, *, only_one: bool
 ) -> PlannedRun:
-    if only_one and (other := tx.row(_OTHER_OPEN, (plan.work_order_digest,))) is not None:
+    if only_one and (other := tx.row(_OTHER, (plan.work_order_digest,))) is not None:
         return PlannedRun(*other)
     found = tx.row("SELECT count(*) FROM slots WHERE run_key = ?", (run_key,))[0]
     if found != planned:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.ledger import planning, run_reads
+from tallystick.ledger import planning, run_ends, run_reads
 from tallystick.ledger.canonical import digest_of_value
 from tallystick.ledger.errors import TransitionRefused
 from tallystick.ledger.ledger import Ledger
@@ -139,6 +139,17 @@ def test_of_threads_that_plan_the_same_work_order_at_once_one_wins_and_all_get_i
     assert visible(ledger) == [found[0].run_id]
     assert {run.run_id for run in found} == {found[0].run_id}
     assert counts(ledger)["slots"] == 12
+
+
+def test_a_run_that_was_planned_and_finished_while_another_planned_the_same_is_the_one(ledger: Ledger) -> None:
+    def slow() -> Iterator[planning.CasePlan]:
+        first = planning.create_run(ledger, run_plan(), case_rows(1), only_one=True)
+        ledger.write(lambda tx: run_ends.mark_unavailable(tx, first.run_key, reason="target"))
+        assert ledger.write(lambda tx: run_ends.finish_run(tx, first.run_key))
+        yield from case_rows(1)
+
+    found = planning.create_run(ledger, run_plan(), slow(), only_one=True)
+    assert visible(ledger) == [found.run_id]
 
 
 def test_two_runs_of_one_ledger_do_not_mix(ledger: Ledger) -> None:
