@@ -224,11 +224,11 @@ class Scribe:
             self._commit_failed(batch, number, problem)
             return stop
         crashpoint("scribe.commit.after")
-        if self._desk.is_checkpoint_due():
-            # The checkpoint is nothing that they wait for; while the disk is at it, they prepare their next.
-            _tell(batch)
-            batch.clear()
         try:
+            if self._desk.is_checkpoint_due():
+                # The checkpoint is nothing that they wait for; while the disk is at it, they prepare their next.
+                _tell(batch)
+                batch.clear()
             self._desk.committed()
         except BaseException as problem:
             # The batch is durable; its callers are told so. Nothing more is written.

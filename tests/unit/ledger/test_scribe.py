@@ -350,6 +350,24 @@ def test_after_a_failed_checkpoint_the_batch_is_kept_and_nothing_more_is_written
     assert stored(ledger) == {"kept", "last"}
 
 
+def test_a_log_that_cannot_be_looked_at_is_a_failed_checkpoint_and_keeps_nobody_waiting(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.write(put("kept"))
+
+    def cannot_look() -> bool:
+        raise PermissionError("stat")
+
+    monkeypatch.setattr(ledger._shared._desk, "is_checkpoint_due", cannot_look)
+    last = threading.Thread(target=ledger.write, args=(put("last"),), daemon=True)
+    last.start()
+    last.join(30)
+    assert not last.is_alive()
+    with pytest.raises(LedgerClosed, match="checkpoint"):
+        ledger.write(put("after"))
+    assert stored(ledger) == {"kept", "last"}
+
+
 # Event loops.
 
 
