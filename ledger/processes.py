@@ -71,7 +71,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def kill_verified(identity: ProcessIdentity) -> bool:
-    """SIGKILL that very process and no other; False when it is not there any more."""
+    """SIGKILL that very process and no other; False when it is not there any more, or not ours to kill."""
     if identity.pid == os.getpid() or not is_alive(identity):
         return False
     try:
@@ -83,8 +83,8 @@ def kill_verified(identity: ProcessIdentity) -> bool:
         if _start_ticks(identity.pid) != identity.start_ticks:
             return False
         signal.pidfd_send_signal(handle, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
+    except OSError:
+        return False  # it is gone, or another user's
     finally:
         os.close(handle)
     return True

@@ -91,8 +91,9 @@ class WorkerFolder:
             return False
         for path in self._folder.glob("*.lock"):
             identity = self._read(path)
-            if identity is not None and identity.pid == pid and not self.is_own(path.stem):
-                return holder_pid(path) == pid and kill_verified(identity)
+            # A dead worker's file may name the same pid, as in containers, where every start has it again.
+            if identity is not None and identity.pid == pid and holder_pid(path) == pid and kill_verified(identity):
+                return True
         return False
 
     def _read(self, path: Path) -> ProcessIdentity | None:

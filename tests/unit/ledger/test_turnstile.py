@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,32 @@ def test_a_stopped_process_that_a_stale_worker_file_names_is_not_killed_without_
         child.stop()
         assert not folder.remove_stalled(child.pid)
         assert child.process.poll() is None
+
+
+def test_a_stopped_holder_is_found_behind_the_files_of_dead_workers_that_had_its_pid(tmp_path: Path) -> None:
+    folder = WorkerFolder(tmp_path / "workers")
+    with Child("hold_worker_lock", tmp_path / "workers" / "m.lock") as child:
+        assert child.line() == "held"
+        identity = ProcessIdentity(child.pid, start_ticks(child.pid), boot_id(), host_id())
+        for name in ("a", "m", "z"):  # before and after it, in whatever order the folder is read
+            (tmp_path / "workers" / f"{name}.lock").write_text(json.dumps(attrs.asdict(identity)))
+        child.stop()
+        assert folder.remove_stalled(child.pid)
+        assert child.end() == -9
+
+
+def test_a_stopped_holder_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_permitted(handle: int, number: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", not_permitted)
+    folder = WorkerFolder(tmp_path / "workers")
+    with Child("hold_worker_lock", tmp_path / "workers" / "w1.lock") as child:
+        assert child.line() == "held"
+        identity = ProcessIdentity(child.pid, start_ticks(child.pid), boot_id(), host_id())
+        (tmp_path / "workers" / "w1.lock").write_text(json.dumps(attrs.asdict(identity)))
+        child.stop()
+        assert not folder.remove_stalled(child.pid)
 
 
 def start_ticks(pid: int) -> int:
