@@ -34,6 +34,7 @@ from .retry_policy import retry_policy
 from .stopping import StopSwitch
 from .tally import Tally
 from .work_order import WorkOrder
+from .work_order_budgets import read_budgets
 from .work_order_execution import ExecutionSpec, read_execution
 from .work_order_files import Place
 
@@ -181,13 +182,13 @@ def _take_over_limits(ledger: Ledger, run: RunRow, description: Description) -> 
     assert isinstance(then, dict)
     assert isinstance(now, dict)
     if then["budgets"] != now["budgets"]:
-        _take_over_budgets(ledger, run, description)
+        _take_over_budgets(ledger, run, description, seen=then["budgets"])
     changes = compare(_stored_identity(run), description.identity)
     lines = [str(change) for change in changes if change.section is Section.LIMITS]
     ledger.write(lambda tx: change_settings(tx, run.run_key, settings, lines))
 
 
-def _take_over_budgets(ledger: Ledger, run: RunRow, description: Description) -> None:
+def _take_over_budgets(ledger: Ledger, run: RunRow, description: Description, *, seen: object) -> None:
     with ledger.reading() as reader:
         plans = [state.plan for state in budgets_of(reader, run.run_key)]
     plan_of = {(plan.scope, plan.scope_value, plan.unit): plan for plan in plans}
@@ -197,11 +198,13 @@ def _take_over_budgets(ledger: Ledger, run: RunRow, description: Description) ->
             f"the work order has other budgets than run {run.run_id}",
             "A run keeps its budgets; change only their limits, bounds and kinds, or start a new run with --new",
         )
+    place = Place(f"run {run.run_id}", ("budgets",))
+    seen_specs = {spec.key: spec for spec in read_budgets(seen, variants=tuple(description.targets), place=place)}
     for key, plan in plan_of.items():
-        _change_budget(ledger, run.run_key, plan, specs[key])
+        _change_budget(ledger, run.run_key, plan, seen_specs[key], specs[key])
 
 
-def _change_budget(ledger: Ledger, run_key: int, plan: BudgetPlan, spec: BudgetSpec) -> None:
+def _change_budget(ledger: Ledger, run_key: int, plan: BudgetPlan, seen: BudgetSpec, spec: BudgetSpec) -> None:
     why, by, number = "the work order was changed", "work order", plan.budget_no
 
     def limit(tx: Transaction) -> None:
@@ -212,7 +215,7 @@ def _change_budget(ledger: Ledger, run_key: int, plan: BudgetPlan, spec: BudgetS
         budgets.amend_bound(tx, run_key, number, kind=spec.kind, bound=amended, reason=why, made_by=by)
 
     steps = [
-        (limit, spec.limit != plan.limit_amount),
+        (limit, spec.limit not in (seen.limit, plan.limit_amount)),
         (bound, (spec.kind, spec.bound_per_dispatch) != (plan.kind, plan.bound_amount)),
     ]
     # A budget that becomes soft may get a limit below what is spent, one that becomes hard may need a higher one.

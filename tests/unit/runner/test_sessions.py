@@ -10,6 +10,7 @@ import pytest
 
 from tallystick._wiring import ADAPTERS
 from tallystick.adapters.rule_judges import contains, exact
+from tallystick.ledger import budgets
 from tallystick.ledger.errors import IdentityChanged, UsageError
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.states import DispatchState
@@ -70,6 +71,18 @@ def test_a_budget_that_is_overspent_becomes_hard_only_with_a_limit_that_fits(led
         execute(ledger, target, budgets=usd("0.0005", "0.0005"))
     execute(ledger, target, budgets=usd("0.01", "0.001"))
     assert every(ledger, "SELECT kind, limit_amount FROM budgets") == [("hard", 10_000_000)]
+
+
+def test_what_the_author_changes_of_one_budget_undoes_no_operators_amendment_of_another(ledger: Ledger) -> None:
+    target = Scripted(always(CHEAP))
+    find_or_create(ledger, describe(order_of(target, budgets={**usd("1.00", "0.01"), "dispatches": 5}), ADAPTERS))
+    numbers = dict(every(ledger, "SELECT unit, budget_no FROM budgets"))
+    for unit, limit in (("dispatches", 50), ("nanousd", 2_000_000_000)):
+        number = numbers[unit]
+        ledger.write(lambda tx, n=number, m=limit: budgets.amend(tx, 1, n, limit=m, reason="r", made_by="me"))  # type: ignore[misc]
+    find_or_create(ledger, describe(order_of(target, budgets={**usd("1.00", "0.02"), "dispatches": 5}), ADAPTERS))
+    found = every(ledger, "SELECT unit, limit_amount, bound_amount FROM budgets ORDER BY unit")
+    assert found == [("dispatches", 50, 1), ("nanousd", 2_000_000_000, 20_000_000)]
 
 
 def test_a_finished_run_is_held_by_nobody(ledger: Ledger) -> None:
