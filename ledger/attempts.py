@@ -39,6 +39,7 @@ __all__ = [
     "record_event",
     "refuse",
     "reopen",
+    "resendable",
     "stay_unknown",
     "tries_spent",
 ]
@@ -438,3 +439,11 @@ def tries_spent(tx: Transaction, run_key: int, slot_no: int) -> int:
         (run_key, slot_no),
     )[0]
     return count
+
+
+def resendable(tx: Transaction, call_id: str) -> tuple[int | None, bool]:
+    """Until when the call's idempotency key holds (None: for ever), and whether its bytes are kept."""
+    until, stored = tx.row(
+        "SELECT key_until_us, coalesce(payload, payload_artifact) IS NOT NULL FROM calls WHERE call_id = ?", (call_id,)
+    )
+    return until, bool(stored)

@@ -23,6 +23,7 @@ __all__ = [
     "run_by_digest",
     "slot_counts",
     "slot_reasons",
+    "stop_asked",
     "totals_of",
     "unfinished_of_name",
     "variants_of",
@@ -142,6 +143,12 @@ def unfinished_of_name(reader: Reader, name: str) -> RunRow | None:
     """The newest unfinished run of that name."""
     row = reader.row(f"{_RUN} WHERE name = ? AND state = 'open' ORDER BY run_key DESC LIMIT 1", (name,))
     return None if row is None else RunRow(*row)
+
+
+def stop_asked(reader: Reader, run_key: int) -> tuple[int | None, str | None]:
+    """When and why somebody asked the run's coordinator to stop, None where nobody did."""
+    asked, reason = reader.row("SELECT stop_asked_us, stop_reason FROM runs WHERE run_key = ?", (run_key,))
+    return asked, reason
 
 
 def variants_of(reader: Reader, run_key: int) -> list[VariantRow]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..ledger import attempts
+from ..ledger import artifacts, attempts
 from ..ledger.canonical import canonical_text, digest_of_bytes, printable
 from ..ledger.coordinators import Coordinator, follow_up
 from ..ledger.crashpoints import crashpoint
@@ -126,7 +126,8 @@ class AttemptSteps:
             digest_of_bytes(prepared.payload), len(prepared.payload), head, target.if_unknown, side.holds,
             side.fingerprint, None if valid is None else now_us + round(valid * 1e6), solitary,
         )  # fmt: skip
-        begun = await self._claimed(slot, lambda tx: attempts.begin(tx, intent))
+        stored = await artifacts.with_stored_payload(self._ledger, intent)
+        begun = await self._claimed(slot, lambda tx: attempts.begin(tx, stored))
         self._tally.move(SlotState.PENDING, SlotState.IN_FLIGHT)
         crashpoint("dispatch.intent.committed")
         return await self._dispatches(side, view, prepared, begun.key)
@@ -224,11 +225,13 @@ class AttemptSteps:
         if outcome.answer is MISSING:
             return await self._failed(key, _as_failure(outcome, "answer.missing", "there is no answer in it"), began)
         try:
-            answer, evidence = canonical_text(outcome.answer), canonical_text(outcome.evidence)  # type: ignore[arg-type]
+            text = canonical_text(outcome.answer)  # type: ignore[arg-type]
+            evidence = canonical_text(outcome.evidence) if outcome.evidence else "{}"
         except (TypeError, ValueError) as problem:
             return await self._failed(key, _as_failure(outcome, "answer.not_json", str(problem)), began)
-        facts = facts_of(outcome, duration_us=_since(began))
-        digest, flags = digest_of_bytes(answer.encode()), canonical_text(list(outcome.flags))
+        facts = await self._facts(outcome, began)
+        digest, answer = digest_of_bytes(text.encode()), await artifacts.stored_answer(self._ledger, text)
+        flags = canonical_text(list(outcome.flags)) if outcome.flags else "[]"
         await self._ledger.write_async(
             lambda tx: attempts.observe(
                 tx, key, facts, answer=answer, answer_digest=digest, evidence=evidence, flags=flags
@@ -239,11 +242,15 @@ class AttemptSteps:
         await self._judging.judge(view, key.slot_no, key.attempt_no, outcome)
         return Ended.DONE
 
+    async def _facts(self, outcome: Outcome, began: float) -> DispatchFacts:
+        facts = facts_of(outcome, duration_us=_since(began))
+        return facts if facts.raw is None else await artifacts.with_stored_raw(self._ledger, facts)
+
     async def _refused(
         self, side: VariantSide, key: DispatchKey, outcome: Outcome, began: float, deadline: float
     ) -> DispatchKey | Ended:
         """The key of the next dispatch, or how the attempt ended: given back until later, or out of tries."""
-        facts = facts_of(outcome, duration_us=_since(began))
+        facts = await self._facts(outcome, began)
         await self._ledger.write_async(
             lambda tx: attempts.refuse(tx, key, facts),
             undo=lambda tx, _: attempts.give_back(tx, key, Waiting(), reason="stopped"),
@@ -296,7 +303,7 @@ class AttemptSteps:
         return Ended.WAITS_AGAIN if state is SlotState.PENDING else Ended.DONE
 
     async def _failed(self, key: DispatchKey, outcome: Outcome, began: float) -> Ended:
-        facts = facts_of(outcome, duration_us=_since(began))
+        facts = await self._facts(outcome, began)
         now_us = self._ledger.clock.now_us()
 
         def work(tx: Transaction) -> Waiting | None:
@@ -313,7 +320,7 @@ class AttemptSteps:
         return Ended.WAITS_AGAIN if waiting else Ended.DONE
 
     async def _lose(self, key: DispatchKey, outcome: Outcome, began: float, side: VariantSide) -> Ended:
-        facts = facts_of(outcome, duration_us=_since(began))
+        facts = await self._facts(outcome, began)
         if getattr(side.target, "may_answer_late", False):
             self.late.expect(key)
         waiting = await self._ledger.write_async(lambda tx: self._lose_now(tx, key, outcome, side, facts))
@@ -324,8 +331,8 @@ class AttemptSteps:
     def _lose_now(
         self, tx: Transaction, key: DispatchKey, outcome: Outcome, side: VariantSide, facts: DispatchFacts
     ) -> Waiting | None:
-        until, stored = tx.row("SELECT key_until_us, payload IS NOT NULL FROM calls WHERE call_id = ?", (key.call_id,))
-        waiting = follow_up(side.target.if_unknown, now_us=tx.now_us, key_until_us=until, stored=bool(stored))
+        until, stored = attempts.resendable(tx, key.call_id)
+        waiting = follow_up(side.target.if_unknown, now_us=tx.now_us, key_until_us=until, stored=stored)
         if waiting is not None:
             tries = attempts.tries_spent(tx, key.run_key, key.slot_no) + 1
             is_new = waiting.step is NextStep.NEW

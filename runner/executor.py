@@ -18,6 +18,7 @@ from ..ledger.coordinators import Coordinator
 from ..ledger.errors import BudgetExhausted, TallystickError
 from ..ledger.ledger import Ledger
 from ..ledger.records import Hold, PendingSlot
+from ..ledger.run_reads import stop_asked
 from ..ledger.slot_reads import asked_to_wait_until
 from ..ledger.states import SlotState
 from .attempt_steps import AttemptSteps
@@ -89,7 +90,10 @@ class Executor:
         self._flights = FlightWatch(abandon=self._replace_worker)
         self._pace = Pace(execution.rate_per_second, stop)
         self._go_on_waiting()
-        self._judging = InlineJudging(ledger, coordinator.run_key, execution.judges, execution.sides)
+        self._judging = InlineJudging(
+            ledger, coordinator.run_key, execution.judges, execution.sides,
+            deadline_seconds=execution.deadline_seconds,
+        )  # fmt: skip
         self._steps = AttemptSteps(
             ledger, coordinator, execution, flights=self._flights, stop=stop, tally=tally, pace=self._pace,
             judging=self._judging,
@@ -355,8 +359,7 @@ class Executor:
         while True:
             await asyncio.sleep(_STOP_LOOK_SECONDS)
             with self._ledger.reading() as reader:
-                asked, reason = reader.row("SELECT stop_asked_us, stop_reason FROM runs WHERE run_key = ?",
-                                           (self._run_key,))  # fmt: skip
+                asked, reason = stop_asked(reader, self._run_key)
             if asked is not None:
                 self._stop.ask(reason or "cancel")
                 return

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 
 import attrs
 
+from ..ledger import artifacts
 from ..ledger.canonical import canonical_text, digest_of_bytes
 from ..ledger.late import keep_late
 from ..ledger.ledger import Ledger
@@ -83,10 +84,11 @@ class LateAnswers:
         answer = canonical_text(outcome.answer)  # type: ignore[arg-type]  # `arrived` asked
         late = attrs.evolve(outcome, state=DispatchState.LATE)
         facts = facts_of(late, duration_us=round((time.monotonic() - began) * 1e6), settled_by="late")
-        digest = digest_of_bytes(answer.encode())
+        facts = await artifacts.with_stored_raw(self._ledger, facts)
+        digest, stored = digest_of_bytes(answer.encode()), await artifacts.stored_answer(self._ledger, answer)
         evidence, flags = canonical_text(outcome.evidence), canonical_text(list(outcome.flags))
         self._tally.late += await self._ledger.write_async(
-            lambda tx: keep_late(tx, key, facts, answer=answer, answer_digest=digest, evidence=evidence, flags=flags)
+            lambda tx: keep_late(tx, key, facts, answer=stored, answer_digest=digest, evidence=evidence, flags=flags)
         )
         self._expected.discard(key.call_id)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ..ledger import attempts
+from ..ledger import artifacts, attempts
 from ..ledger.canonical import canonical_text, digest_of_bytes, parse_json
 from ..ledger.coordinators import Coordinator
 from ..ledger.crashpoints import crashpoint
@@ -66,14 +66,15 @@ class QuerySteps:
             return QueryAnswer(QueryState.NO_PROOF, None, f"{type(problem).__name__}: {problem}")
 
     async def _landed(self, slot: PendingSlot, call: CallToRepeat, outcome: Outcome) -> Ended:
-        facts = facts_of(outcome, duration_us=0, settled_by=_BY)
+        facts = await artifacts.with_stored_raw(self._ledger, facts_of(outcome, duration_us=None, settled_by=_BY))
         common = (call.call_id, call.dispatch_no)
         if outcome.state is not DispatchState.ANSWERED or isinstance(outcome.answer, Missing):
             reason = outcome.message or outcome.reason
             return await self._settle(Settlement(*common, Decision.FAILED, _BY, reason, facts))
         text = canonical_text(outcome.answer)
+        stored = await artifacts.stored_answer(self._ledger, text)
         settlement = Settlement(
-            *common, Decision.LANDED, _BY, "fetched by its request id", facts, text, digest_of_bytes(text.encode()),
+            *common, Decision.LANDED, _BY, "fetched by its request id", facts, stored, digest_of_bytes(text.encode()),
             canonical_text(outcome.evidence), canonical_text(list(outcome.flags)),
         )  # fmt: skip
         ended = await self._settle(settlement)

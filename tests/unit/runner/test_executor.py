@@ -13,8 +13,9 @@ import attrs
 import pytest
 
 from tallystick._wiring import ADAPTERS
+from tallystick.adapters.rule_judges import exact
 from tallystick.ledger import run_ends
-from tallystick.ledger.canonical import JsonValue, parse_json
+from tallystick.ledger.canonical import JsonValue, canonical_bytes, parse_json
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.run_reads import find_run, slot_counts
 from tallystick.ledger.states import DispatchState, IfUnknown, SlotState
@@ -297,6 +298,63 @@ def test_a_judge_that_raises_gives_no_verdict_and_is_asked_for_every_observation
         assert reader.rows("SELECT state, reason FROM judgments") == [("no_verdict", "judge_error")] * 2
 
 
+class Untold(BaseException):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@attrs.frozen
+class Saying:
+    """A judge that says what it was made with, in a thread or on the loop."""
+
+    said: Any
+    is_instant: bool = False
+    name: str = "saying"
+    kind: str = "saying"
+    scale: tuple[float, float] | None = None
+
+    def identity(self) -> Mapping[str, JsonValue]:
+        return {}
+
+    def judge(self, observed: Observed) -> Any:
+        if isinstance(self.said, BaseException):
+            raise self.said
+        if isinstance(self.said, threading.Event):
+            self.said.wait()
+        return self.said
+
+
+@pytest.mark.parametrize("is_instant", [False, True])
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (SystemExit(0), "judge_error"),
+        (KeyboardInterrupt(), "judge_error"),
+        (Untold(), "judge_error"),
+        (Verdict(passed=True, explanation=5), "malformed_verdict"),  # type: ignore[arg-type]
+        (NoVerdict("no", explanation=b"x"), "malformed_verdict"),  # type: ignore[arg-type]
+        (NoVerdict(None), "malformed_verdict"),  # type: ignore[arg-type]
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_whatever_a_judge_does_gives_no_verdict_and_never_ends_the_session(
+    ledger: Ledger, said: object, reason: str, *, is_instant: bool
+) -> None:
+    outcome = execute(ledger, Scripted(always(ANSWERED)), cases=2, judges=[Saying(said, is_instant)])
+    assert outcome.next is NextMove.DECIDE
+    with ledger.reading() as reader:
+        assert reader.rows("SELECT state, reason FROM judgments") == [("no_verdict", reason)] * 2
+
+
+def test_a_judge_that_never_returns_gives_no_verdict_at_the_deadline(ledger: Ledger) -> None:
+    never = threading.Event()
+    outcome = execute(ledger, Scripted(always(ANSWERED)), cases=2, judges=[Saying(never)], deadline_seconds=0.05)
+    never.set()
+    assert outcome.next is NextMove.DECIDE
+    with ledger.reading() as reader:
+        assert reader.rows("SELECT state, reason FROM judgments") == [("no_verdict", "judge_timeout")] * 2
+
+
 def test_asked_to_stop_it_lets_what_is_in_flight_finish_and_dispatches_nothing_more(ledger: Ledger) -> None:
     stop = StopSwitch()
 
@@ -437,3 +495,17 @@ def test_no_more_workers_are_started_than_there_are_slots(ledger: Ledger) -> Non
 
     execute(ledger, Scripted(reply), cases=3, concurrency=100_000)
     assert 1 <= max(tasks) <= 3
+
+
+def test_large_requests_and_answers_lie_in_files_and_are_sent_again_and_judged_whole(ledger: Ledger) -> None:
+    big = "x" * 200_000
+    answered = Outcome(DispatchState.ANSWERED, answer=big, raw=big.encode(), bytes_sent=1)
+    target = Scripted(in_turn(UNKNOWN, answered), IfUnknown.RESEND)
+    order = order_of(target, judges=[exact()]).replaced(cases=cases([{"id": "c0", "input": big, "expected": big}]))
+    outcome = asyncio.run(run_session(ledger, find_or_create(ledger, describe(order, ADAPTERS))))
+    assert outcome.next is NextMove.NOTHING
+    assert target.sent[0] == target.sent[1] == canonical_bytes({"input": big})
+    assert parse_json(page(ledger, outcome).attempts[0].answer) == big
+    with ledger.reading() as reader:
+        assert reader.rows("SELECT payload, answer FROM calls, observations") == [(None, None)]
+        assert reader.row("SELECT passed FROM judgments") == (1,)
