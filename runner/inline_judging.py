@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from ..ledger.canonical import parse_json, unescaped_text
 from ..ledger.crashpoints import crashpoint
@@ -21,15 +22,25 @@ __all__ = ["InlineJudging", "case_of"]
 
 _EVALUATION: Final = 1
 _CHUNK: Final = 256
+_EVER_SECONDS: Final = 1e6
 
 
 class InlineJudging:
     """Judges what one run observes."""
 
-    def __init__(self, ledger: Ledger, run_key: int, judges: Sequence[Judge], sides: Mapping[int, VariantSide]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        run_key: int,
+        judges: Sequence[Judge],
+        sides: Mapping[int, VariantSide],
+        *,
+        deadline_seconds: float,
+    ) -> None:
         self._ledger = ledger
         self._run_key = run_key
         self._judges = judges
+        self._deadline_seconds = deadline_seconds
         self._names = {number: side.name for number, side in sides.items()}
 
     async def judge(self, view: SlotView, slot_no: int, attempt_no: int, outcome: Outcome) -> None:
@@ -71,14 +82,32 @@ class InlineJudging:
                 observed = Observed(
                     case, self._names[row.variant_no], row.repetition, parse_json(row.answer), evidence, tuple(flags)
                 )
-                await self._commit(observed, row.slot_no, row.attempt_no)
+                if not await _unless_stopped(self._commit(observed, row.slot_no, row.attempt_no), stop):
+                    return False
             after = rows[-1].slot_no
         return True
 
     async def _commit(self, observed: Observed, slot_no: int, attempt_no: int) -> None:
-        rows = await judge_all(self._judges, observed, slot_no=slot_no, attempt_no=attempt_no)
+        rows = await judge_all(
+            self._judges, observed, slot_no=slot_no, attempt_no=attempt_no, deadline_seconds=self._deadline_seconds
+        )
         await self._ledger.write_async(lambda tx: add_judgments(tx, self._run_key, _EVALUATION, rows))
         crashpoint("judgment.committed")
+
+
+async def _unless_stopped(work: Coroutine[Any, Any, None], stop: StopSwitch) -> bool:
+    """Do it, or leave it when asked to stop: a judge may be at it for long. Says whether it was done."""
+    loop = asyncio.get_running_loop()
+    done, watch = loop.create_task(work), loop.create_task(stop.sleep(_EVER_SECONDS))
+    try:
+        await asyncio.wait({done, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if done.done():
+            done.result()
+        return done.done()
+    finally:
+        for task in (done, watch):
+            task.cancel()
+        await asyncio.gather(done, watch, return_exceptions=True)
 
 
 def case_of(case_id: str, case_input: str, expected: str | None, metadata: str) -> Case:
