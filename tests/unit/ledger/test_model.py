@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from tallystick.ledger import attempts, budgets, coordinators, run_ends, run_rea
 from tallystick.ledger.canonical import digest_of_bytes
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.errors import BudgetExhausted, RunNotResumable, TransitionRefused, UsageError
-from tallystick.ledger.late import keep_late as keep_late_answer
+from tallystick.ledger.late import keep_late
 from tallystick.ledger.ledger import Ledger
-from tallystick.ledger.records import DispatchFacts, DispatchKey, Waiting
+from tallystick.ledger.records import Begun, DispatchFacts, DispatchKey, Hold, Waiting
 from tallystick.ledger.settlements import Decision, Settlement, settle_unknown
 from tallystick.ledger.states import DispatchState, IfUnknown
 from tests.unit.ledger.factories import (
@@ -36,6 +37,10 @@ from tests.unit.ledger.factories import (
 )
 
 SLOTS = 3
+LATE = '"late"'
+LATE_DIGEST = digest_of_bytes(LATE.encode())
+BOUNDS = st.integers(0, 15)
+USES = st.integers(0, 20)
 ENDED = {"selected", "failed", "unknown", "unavailable", "cancelled", "parked"}
 
 
@@ -95,10 +100,12 @@ class LedgerMachine(RuleBasedStateMachine):
         self.run_state = "open"
 
     def teardown(self) -> None:
+        found = check_ledger(self.ledger)
         self.ledger.close()
         self.folder.cleanup()
+        assert found == []
 
-    @initialize(limit=st.integers(0, 60))
+    @initialize(limit=st.integers(0, 40))
     def plan(self, limit: int) -> None:
         self.limit = limit
         run = new_run(self.ledger, SLOTS, budgets=(budget(unit="tokens_out", limit=limit),))
@@ -113,19 +120,25 @@ class LedgerMachine(RuleBasedStateMachine):
     def spent(self) -> int:
         return sum(one.held + (one.settled or 0) for one in self.dispatches())
 
-    def running(self, number: int) -> Dispatch | None:
-        slot = self.slots[number]
-        if slot.state != "in_flight":
-            return None
-        last = slot.newest.dispatches[-1]
-        return last if last.state == "intended" else None
+    def having(self, state: str) -> list[Slot]:
+        """The slots whose newest attempt runs and whose last dispatch is in that state."""
+        found = [slot for slot in self.slots.values() if slot.state == "in_flight"]
+        return [slot for slot in found if slot.newest.dispatches[-1].state == state]
+
+    def to_resend(self) -> list[Slot]:
+        return [slot for slot in self.slots.values() if slot.state == "pending" and slot.step == "resend"]
+
+    def unknown(self) -> list[tuple[Slot, Attempt, Dispatch]]:
+        return [
+            (slot, attempt, one) for slot in self.slots.values() for attempt in slot.attempts for one in attempt.unknown
+        ]
 
     def write(self, work: Any) -> Any:
         return self.ledger.write(work)
 
     # Steps.
 
-    @rule(number=st.integers(1, SLOTS), bound=st.integers(0, 30), if_unknown=st.sampled_from(IfUnknown))
+    @rule(number=st.integers(1, SLOTS), bound=BOUNDS, if_unknown=st.sampled_from(IfUnknown))
     def begin(self, number: int, bound: int, if_unknown: IfUnknown) -> None:
         slot = self.slots[number]
         wanted = intent(self.run_key, number, if_unknown=if_unknown, holds=(hold(1, bound, unit="tokens_out"),))
@@ -139,84 +152,111 @@ class LedgerMachine(RuleBasedStateMachine):
         slot.state, slot.if_unknown = "in_flight", if_unknown
         assert key.attempt_no == len(slot.attempts)
 
-    @rule(number=st.integers(1, SLOTS), used=st.none() | st.integers(0, 40))
-    def answer(self, number: int, used: int | None) -> None:
-        if (dispatch := self.running(number)) is None:
-            return
+    @rule(used=st.none() | USES, data=st.data())
+    @precondition(lambda self: self.having("intended"))
+    def answer(self, used: int | None, data: st.DataObject) -> None:
+        slot = data.draw(st.sampled_from(self.having("intended")))
+        dispatch = slot.newest.dispatches[-1]
         self.write(lambda tx: observe(tx, dispatch.key, answered(tokens_out=used)))
-        slot = self.slots[number]
         dispatch.state, dispatch.settled = "answered", dispatch.bound if used is None else used
         slot.newest.state, slot.state, slot.selected, slot.step = "observed", "selected", len(slot.attempts), "new"
 
-    @rule(number=st.integers(1, SLOTS), again=st.booleans())
-    def fail(self, number: int, again: bool) -> None:
-        if (dispatch := self.running(number)) is None or self.slots[number].newest.unknown:
-            return
+    @rule(again=st.booleans(), data=st.data())
+    @precondition(lambda self: self.having("intended"))
+    def fail(self, again: bool, data: st.DataObject) -> None:
+        slot = data.draw(st.sampled_from(self.having("intended")))
+        if slot.newest.unknown:
+            return  # the runner never ends an attempt so of which something is unknown
+        dispatch = slot.newest.dispatches[-1]
         facts = DispatchFacts(DispatchState.FAILED, "http.500", tokens_out=1)
         self.write(lambda tx: attempts.fail(tx, dispatch.key, facts, waiting=Waiting() if again else None))
-        slot = self.slots[number]
         dispatch.state, dispatch.settled, slot.newest.state = "failed", 1, "failed"
         slot.state, slot.step = ("pending" if again else "failed"), "new"
 
-    @rule(number=st.integers(1, SLOTS))
-    def lose(self, number: int) -> None:
-        if (dispatch := self.running(number)) is None:
-            return
-        slot = self.slots[number]
-        waiting = follows(slot.if_unknown)
-        self.write(lambda tx: attempts.lose(tx, dispatch.key, lost(), waiting=waiting))
-        self._lost(slot, dispatch)
+    @rule(data=st.data())
+    @precondition(lambda self: self.having("intended"))
+    def lose(self, data: st.DataObject) -> None:
+        slot = data.draw(st.sampled_from(self.having("intended")))
+        key, waiting = slot.newest.dispatches[-1].key, follows(slot.if_unknown)
+        self.write(lambda tx: attempts.lose(tx, key, lost(), waiting=waiting))
+        self._lost(slot)
 
-    def _lost(self, slot: Slot, dispatch: Dispatch) -> None:
+    def _lost(self, slot: Slot) -> None:
         waiting = follows(slot.if_unknown)
-        dispatch.state, slot.newest.state = "unknown", "unknown"
+        if slot.newest.dispatches[-1].state == "intended":
+            slot.newest.dispatches[-1].state = "unknown"
+        slot.newest.state = "unknown"
         slot.state, slot.step = ("pending", str(waiting.step)) if waiting else ("unknown", "new")
 
-    @rule(number=st.integers(1, SLOTS), bound=st.integers(0, 30))
-    def resend(self, number: int, bound: int) -> None:
-        slot = self.slots[number]
-        if slot.step != "resend" or slot.state != "pending" or slot.newest.state != "unknown":
-            return
+    @rule(data=st.data())
+    @precondition(lambda self: self.having("intended"))
+    def refuse(self, data: st.DataObject) -> None:
+        dispatch = data.draw(st.sampled_from(self.having("intended"))).newest.dispatches[-1]
+        self.write(lambda tx: attempts.refuse(tx, dispatch.key, DispatchFacts(DispatchState.REFUSED, "busy")))
+        dispatch.state = "refused"
+
+    @rule(bound=BOUNDS, data=st.data())
+    @precondition(lambda self: self.having("refused"))
+    def dispatch_again(self, bound: int, data: st.DataObject) -> None:
+        slot = data.draw(st.sampled_from(self.having("refused")))
         key = slot.newest.dispatches[-1].key
+        self._dispatch(slot, bound, lambda tx, holds: attempts.dispatch_again(tx, key, holds))
+
+    @rule(bound=BOUNDS, data=st.data())
+    @precondition(lambda self: self.to_resend())
+    def resend(self, bound: int, data: st.DataObject) -> None:
+        slot = data.draw(st.sampled_from(self.to_resend()))
+        key = slot.newest.dispatches[-1].key
+        if self._dispatch(slot, bound, lambda tx, holds: attempts.reopen(tx, key, holds)):
+            slot.newest.state, slot.state = "running", "in_flight"
+
+    def _dispatch(self, slot: Slot, bound: int, step: Callable[[Any, tuple[Hold, ...]], Begun]) -> bool:
         holds = (hold(1, bound, unit="tokens_out"),)
         if self.spent() + bound > self.limit:
             with pytest.raises(BudgetExhausted):
-                self.write(lambda tx: attempts.reopen(tx, key, holds))
-            return
-        again = self.write(lambda tx: attempts.reopen(tx, key, holds)).key
-        slot.newest.dispatches.append(Dispatch(again, "intended", bound))
-        slot.newest.state, slot.state = "running", "in_flight"
+                self.write(lambda tx: step(tx, holds))
+            return False
+        key = self.write(lambda tx: step(tx, holds)).key
+        slot.newest.dispatches.append(Dispatch(key, "intended", bound))
+        return True
 
-    @rule(number=st.integers(1, SLOTS), used=st.integers(0, 40), data=st.data())
-    def late(self, number: int, used: int, data: st.DataObject) -> None:
-        slot = self.slots[number]
-        choices = [(attempt, one) for attempt in slot.attempts for one in attempt.dispatches]
-        if not choices:
-            return
-        attempt, dispatch = data.draw(st.sampled_from(choices))
+    @rule(data=st.data())
+    @precondition(lambda self: self.having("refused"))
+    def give_back(self, data: st.DataObject) -> None:
+        slot = data.draw(st.sampled_from(self.having("refused")))
+        key = slot.newest.dispatches[-1].key
+        self.write(lambda tx: attempts.give_back(tx, key, Waiting(), reason="busy"))
+        is_unknown = bool(slot.newest.unknown)
+        slot.newest.state = "unknown" if is_unknown else "given_back"
+        slot.state, slot.step = "pending", "resend" if is_unknown else "new"
+
+    @rule(used=USES, data=st.data())
+    @precondition(lambda self: self.dispatches())
+    def late(self, used: int, data: st.DataObject) -> None:
+        choices = [
+            (slot, attempt, one)
+            for slot in self.slots.values()
+            for attempt in slot.attempts
+            for one in attempt.dispatches
+        ]
+        slot, attempt, dispatch = data.draw(st.sampled_from(choices))
         facts = DispatchFacts(DispatchState.LATE, tokens_out=used)
-        kept = self.write(
-            lambda tx: keep_late_answer(tx, dispatch.key, facts, answer='"late"', answer_digest=LATE_DIGEST)
-        )
+        kept = self.write(lambda tx: keep_late(tx, dispatch.key, facts, answer=LATE, answer_digest=LATE_DIGEST))
         assert kept == (dispatch.state == "unknown")
         if not kept:
             return
         dispatch.state, dispatch.settled = "late", used
-        if attempt.state == "unknown":
-            attempt.state = "late"
-            if attempt is slot.newest and slot.state == "unknown":
-                slot.state = "failed"
-            if attempt is slot.newest:
-                slot.step = "new"
+        if attempt.state != "unknown" or attempt.unknown:
+            return  # another dispatch of it is open: the answer stays with its own
+        attempt.state = "late"
+        waits_for_it = slot.state == "unknown" or (slot.state == "pending" and slot.step != "new")
+        if attempt is slot.newest and waits_for_it:
+            slot.state, slot.step = "failed", "new"
 
-    @rule(decision=st.sampled_from(Decision), used=st.integers(0, 40), data=st.data())
+    @rule(decision=st.sampled_from(Decision), used=USES, data=st.data())
+    @precondition(lambda self: self.unknown())
     def settle(self, decision: Decision, used: int, data: st.DataObject) -> None:
-        choices = [
-            (slot, attempt, one) for slot in self.slots.values() for attempt in slot.attempts for one in attempt.unknown
-        ]
-        if not choices:
-            return
-        slot, attempt, dispatch = data.draw(st.sampled_from(choices))
+        slot, attempt, dispatch = data.draw(st.sampled_from(self.unknown()))
         told = DispatchFacts(DispatchState.ANSWERED, tokens_out=used)
         landed = decision is Decision.LANDED
         wanted = Settlement(
@@ -244,17 +284,19 @@ class LedgerMachine(RuleBasedStateMachine):
         dispatch.settled = {"landed": used, "failed": used, "not_landed": None, "give_up": dispatch.bound}[decision]
 
     def _settle_slot(self, slot: Slot, attempt: Attempt, decision: Decision, *, is_open: bool) -> None:
+        # Another dispatch of the attempt was done or may have been: then that none was done is not so.
+        done = [one.state for one in attempt.dispatches if one.state in ("failed", "abandoned", "late")]
         attempt.state = {
             "landed": "observed" if is_open else "late",
             "failed": "failed",
-            "not_landed": "not_landed",
+            "not_landed": done[-1] if done else "not_landed",
             "give_up": "abandoned",
         }[decision]
         if not is_open:
             return
         if decision is Decision.LANDED:
             slot.state, slot.selected, slot.step = "selected", len(slot.attempts), "new"
-        elif decision is Decision.NOT_LANDED:
+        elif decision is Decision.NOT_LANDED and not done:
             slot.state, slot.step = "cancelled" if self.run_state == "cancelled" else "pending", "new"
         elif not (slot.state == "pending" and slot.step == "new"):
             slot.state, slot.step = "failed", "new"
@@ -278,10 +320,14 @@ class LedgerMachine(RuleBasedStateMachine):
         self.write(lambda tx: coordinators.release_run(tx, self.coordinator, reason="simulated death", active_us=0))
         self.coordinator = coordinators.open_run(self.ledger, self.run_id, solitary_deaths_max=solitary_deaths_max)
         for slot in self.slots.values():
-            if slot.state == "in_flight":
-                self._lost(slot, slot.newest.dispatches[-1])
+            if slot.state != "in_flight":
+                continue
+            if slot.newest.unknown or slot.newest.dispatches[-1].state == "intended":
+                self._lost(slot)
+            else:
+                slot.newest.state, slot.state, slot.step = "interrupted", "pending", "new"
 
-    @rule(limit=st.integers(0, 120))
+    @rule(limit=st.integers(0, 60))
     def amend(self, limit: int) -> None:
         def work(tx: Any) -> None:
             budgets.amend(tx, self.run_key, 1, limit=limit, reason="r", made_by="me")
@@ -301,10 +347,10 @@ class LedgerMachine(RuleBasedStateMachine):
             self.run_state = "finished"
 
     @rule()
+    @precondition(lambda self: any(slot.state == "in_flight" for slot in self.slots.values()))
     def give_up_while_something_is_in_flight(self) -> None:
-        if any(slot.state == "in_flight" for slot in self.slots.values()):
-            with pytest.raises(RunNotResumable):
-                self.write(lambda tx: run_ends.abandon_run(tx, self.run_key, reason="r", made_by="me"))
+        with pytest.raises(RunNotResumable):
+            self.write(lambda tx: run_ends.abandon_run(tx, self.run_key, reason="r", made_by="me"))
 
     # What must hold after each.
 
@@ -357,14 +403,8 @@ class LedgerMachine(RuleBasedStateMachine):
             for state in {slot.state for slot in self.slots.values()}
         }
 
-    @invariant()
-    def a_check_finds_nothing(self) -> None:
-        assert check_ledger(self.ledger) == []
-
-
-LATE_DIGEST = digest_of_bytes(b'"late"')
 
 TestLedgerAgainstItsModel = LedgerMachine.TestCase
 TestLedgerAgainstItsModel.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -349,6 +349,16 @@ def test_a_ledger_behind_a_link_is_the_same_ledger(tmp_path: Path) -> None:
     real.close()
 
 
+def test_a_ledger_with_two_hard_links_is_refused_under_both_names(tmp_path: Path) -> None:
+    new_ledger(tmp_path).close()
+    (tmp_path / "other.db").hardlink_to(tmp_path / "t.db")
+    for name in ("t.db", "other.db"):
+        refused(tmp_path / name, NotALedger, create=False)
+        refused(tmp_path / name, NotALedger, create=True)
+    (tmp_path / "other.db").unlink()
+    works(tmp_path / "t.db")
+
+
 def test_only_reading_makes_no_worker_and_writes_nothing(tmp_path: Path) -> None:
     with new_ledger(tmp_path) as ledger:
         new_run(ledger)
