@@ -8,6 +8,7 @@ lists it). No file is touched inside a transaction: `prepare` does that before, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,10 +76,25 @@ def prepare(ledger: Ledger, data: bytes, *, media_type: str | None = None) -> Ar
 
 
 async def prepare_async(ledger: Ledger, data: bytes, *, media_type: str | None = None) -> Artifact:
-    """The same for an event loop; only large bytes leave it."""
+    """The same for an event loop; only large bytes leave it.
+
+    A cancellation waits until the bytes are kept and goes on at the caller's next await: that is the commit which they
+    belong to, and an answer that is not committed would be paid for again.
+    """
     if len(data) <= INLINE_MAX:
         return prepare(ledger, data, media_type=media_type)
-    return await asyncio.to_thread(prepare, ledger, data, media_type=media_type)
+    storing = asyncio.ensure_future(asyncio.to_thread(prepare, ledger, data, media_type=media_type))
+    try:
+        return await asyncio.shield(storing)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        assert task is not None
+        while not storing.done():
+            with contextlib.suppress(asyncio.CancelledError):  # bounded by the disk
+                await asyncio.wait({storing})
+        task.uncancel()
+        task.cancel()
+        return storing.result()
 
 
 def record(tx: Transaction, artifact: Artifact) -> str:

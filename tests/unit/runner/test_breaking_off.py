@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,9 +13,10 @@ import attrs
 import pytest
 
 from tallystick._wiring import ADAPTERS
-from tallystick.ledger import budgets
+from tallystick.ledger import artifacts, budgets
 from tallystick.ledger.canonical import JsonValue
 from tallystick.ledger.ledger import Ledger
+from tallystick.ledger.records import Artifact
 from tallystick.ledger.slot_reads import case_page
 from tallystick.ledger.states import DispatchState, IfUnknown, SlotState
 from tallystick.runner import executor, flights
@@ -151,6 +153,32 @@ def test_a_caller_that_is_cancelled_before_anything_left_leaves_nothing_unknown(
     asyncio.run(both())
     assert [attempt.state for attempt in _page(ledger).attempts] == ["given_back"]
     assert held_and_settled(ledger) == [(0, 0, 0)]
+
+
+def test_a_large_answer_is_kept_though_its_caller_is_cancelled_while_it_goes_to_its_file(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare, go_on = artifacts.prepare, threading.Event()
+    session = _session(ledger, Scripted(always(Outcome(DispatchState.ANSWERED, answer="x" * 100_000, bytes_sent=1))))
+
+    async def cancelled_while_storing() -> None:
+        loop, storing = asyncio.get_running_loop(), asyncio.Event()
+
+        def slow(*arguments: Any, **options: Any) -> Artifact:
+            loop.call_soon_threadsafe(storing.set)
+            go_on.wait(30)
+            return prepare(*arguments, **options)
+
+        monkeypatch.setattr(artifacts, "prepare", slow)
+        task = asyncio.ensure_future(run_session(ledger, session))
+        await storing.wait()
+        task.cancel()
+        loop.call_later(0.05, go_on.set)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled_while_storing())
+    assert _page(ledger).state == "selected"
 
 
 @attrs.define
