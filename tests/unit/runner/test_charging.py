@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from tallystick.ledger.ledger import Ledger
-from tallystick.ledger.states import DispatchState
-from tallystick.runner.protocols import Outcome
-from tests.unit.runner.scripted import Scripted, always, execute, held_and_settled, in_turn
+from tallystick.ledger.states import DispatchState, IfUnknown
+from tallystick.runner.protocols import Outcome, QueryAnswer, QueryState
+from tests.unit.runner.scripted import UNKNOWN, Scripted, always, execute, held_and_settled, in_turn
 
 REDIRECTED = Outcome(DispatchState.ANSWERED, answer="x", bytes_sent=30, wire_sends=3)
+LANDED = QueryAnswer(QueryState.LANDED, Outcome(DispatchState.ANSWERED, answer=1))
 TURNED_AWAY = Outcome(DispatchState.REFUSED, "http.status", "429", status=429, bytes_sent=20, wire_sends=2)
 
 
@@ -33,3 +34,9 @@ def test_a_dispatch_sets_aside_every_request_that_it_may_be_and_is_charged_those
 def test_a_refusal_after_a_redirect_is_charged_both_requests(ledger: Ledger) -> None:
     execute(ledger, Scripted(in_turn(TURNED_AWAY, REDIRECTED), wire_sends_max=6), budgets={"dispatches": 20})
     assert held_and_settled(ledger) == [(0, 5, 0)]
+
+
+def test_an_answer_that_was_fetched_took_an_unknown_time_and_is_charged_the_bound(ledger: Ledger) -> None:
+    target = Scripted(always(UNKNOWN), IfUnknown.QUERY, query_answer=LANDED)
+    execute(ledger, target, budgets={"seconds": {"limit": 60, "bound_per_dispatch": 10}})
+    assert held_and_settled(ledger) == [(0, 10_000, 1)]
