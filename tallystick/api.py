@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ._wiring import ADAPTERS
+from .ledger import run_ends
 from .ledger.errors import RunNotFound
 from .ledger.ledger import Ledger
 from .ledger.location import default_path
@@ -181,6 +182,16 @@ class OpenLedger:
     def not_landed(self, unknown: Unknown, *, reason: str, made_by: str) -> SlotState:
         """Settle an unknown outcome as proven not to have happened; its case waits for a new attempt."""
         return self.settle(Settlement(unknown.call_id, unknown.dispatch_no, Decision.NOT_LANDED, made_by, reason))
+
+
+    def retry(self, run: str, state: str, *, reason: str | None = None) -> int:
+        """Let planned observations that ended so wait again, all or those with that reason; returns how many.
+
+        ``state`` is ``failed``, ``unavailable``, ``parked`` or ``cancelled``. The next `run` of the same work order, or
+        `resume`, takes them up. Raises UsageError for another state: unknown outcomes are settled.
+        """
+        run_key = self.find(run).run_key
+        return self._ledger.write(lambda tx: run_ends.retry(tx, run_key, state=state, reason=reason))
 
 
 def _named_or_newest(ledger: Ledger, run: str | None) -> RunRow:

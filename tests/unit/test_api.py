@@ -1,0 +1,129 @@
+"""The Python API: what a script, a notebook and an embedding program see of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tallystick as ts
+
+
+@ts.target(if_unknown="repeat", version="1")
+async def echo(case: ts.Case, suffix: str = "") -> Any:
+    if case.input == "fail":
+        raise ts.Failed("it will not", reason="target.stubborn")
+    return f"{case.input}{suffix}"
+
+
+@ts.target(version="1")
+def lost(case: ts.Case) -> Any:
+    raise ts.OutcomeUnknown("sent, and nothing came back")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "evals.db"
+
+
+def order(target: Any = echo, **options: Any) -> ts.WorkOrder:
+    rows = [{"id": "a", "input": "x", "expected": "x"}, {"id": "b", "input": "fail"}]
+    return ts.WorkOrder("api", cases=rows, target=target, judges=[ts.exact()], **options)
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    for name in ts.__all__:
+        assert getattr(ts, name).__doc__, name
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    code = "import sys, tallystick; print([m for m in ('sqlalchemy', 'httpx', 'pydantic', 'rich') if m in sys.modules])"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[]"
+
+
+def test_a_run_tells_its_population_and_what_helps_next(path: Path) -> None:
+    outcome = ts.run(order(), ledger=path)
+    assert (outcome.planned, outcome.next, outcome.exit_status) == (2, ts.NextMove.DECIDE, ts.ExitStatus.DECIDE)
+    with ts.open(path) as ledger:
+        (score,) = ledger.scores(outcome.run_id)
+        assert (score.passed, score.judged, score.planned) == (1, 1, 2)
+
+
+def test_the_same_program_again_makes_no_call(path: Path) -> None:
+    first = ts.run(order(), ledger=path)
+    second = ts.run(order(), ledger=path)
+    assert (second.run_id, second.dispatches, second.reused) == (first.run_id, 0, 1)
+
+
+def test_it_runs_where_a_loop_is_running_already(path: Path) -> None:
+    async def cell() -> ts.RunOutcome:
+        return ts.run(order(), ledger=path)
+
+    assert asyncio.run(cell()).planned == 2
+
+
+def test_a_failed_case_can_be_let_wait_again_and_is_taken_up_by_the_next_run(path: Path) -> None:
+    outcome = ts.run(order(), ledger=path)
+    with ts.open(path) as ledger:
+        assert ledger.retry(outcome.run_id, "failed", reason="target.stubborn") == 1
+        with pytest.raises(ts.UsageError, match="reconcile"):
+            ledger.retry(outcome.run_id, "unknown")
+    assert ts.run(order(), ledger=path).dispatches == 1
+
+
+def test_an_unknown_outcome_is_settled_by_whoever_says_why(path: Path) -> None:
+    outcome = ts.run(order(lost), ledger=path)
+    with ts.open(path) as ledger:
+        first, second = ledger.unknown("api")
+        assert ledger.give_up(first, reason="the log is gone", made_by="me") == "failed"
+        assert ledger.not_landed(second, reason="not in the log", made_by="me") == "pending"
+        page = ledger.case("api", first.case_id)[0]
+        assert page.attempts[0].settlements[0][:3] == ("give_up", "me", "the log is gone")
+        assert ledger.outcome(outcome.run_id).next is ts.NextMove.RESUME
+
+
+def test_a_run_of_python_objects_is_resumed_with_the_same_objects(path: Path) -> None:
+    first = ts.run(order(), ledger=path, limit=1)
+    assert first.next is ts.NextMove.RESUME
+    with pytest.raises(ts.WorkOrderInvalid, match="given from Python"):
+        ts.resume(ledger=path)
+    again = ts.resume(ledger=path, targets={"default": echo}, judges={"exact": ts.exact()})
+    assert (again.run_id, again.reused + again.dispatches) == (first.run_id, 2)
+
+
+def test_another_argument_is_another_identity(path: Path) -> None:
+    ts.run(order(), ledger=path, limit=1)
+    with pytest.raises(ts.IdentityChanged, match="suffix"):
+        ts.run(order(echo.using(suffix="!")), ledger=path)
+
+
+def test_as_a_library_it_says_nothing_and_takes_no_handler(path: Path) -> None:
+    code = (
+        "import json, logging, signal, sys, tallystick as ts\n"
+        "before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]\n"
+        "@ts.target(version='1')\n"
+        "def one(case): return 1\n"
+        "ts.run(ts.WorkOrder('quiet', cases=[{'id': 'a', 'input': 1}], target=one), ledger=sys.argv[1])\n"
+        "after = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]\n"
+        "json.dump([before == after, len(logging.getLogger().handlers), "
+        "len(logging.getLogger('tallystick').handlers)], sys.stderr)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert told.stdout == ""
+    assert json.loads(told.stderr) == [True, 0, 0]
+    assert signal.getsignal(signal.SIGINT) is not None
+    assert not logging.getLogger("tallystick").handlers
+
+
+def test_a_ledger_that_is_not_there_is_not_made_by_looking(path: Path) -> None:
+    with pytest.raises(ts.RefusedError, match="no ledger"), ts.open(path):
+        pass
+    assert not path.exists()
