@@ -37,6 +37,11 @@ def look(path: Path) -> Found:
         return Found.NOTHING
     if not path.is_file():
         raise NotALedger(f"{path} is not a file", "name the ledger's file with --ledger", str(path))
+    if path.stat().st_nlink > 1:
+        raise NotALedger(
+            f"{path} has another name (a hard link), under which its log and its locks would not be found",
+            "remove the other name, or copy the file in place of the link (`cp --remove-destination`)", str(path),
+        )  # fmt: skip
     if path.stat().st_size == 0:
         return Found.EMPTY
     try:
