@@ -329,9 +329,9 @@ def test_opening_and_closing_it_again_takes_nothing_from_the_locks_of_the_databa
 def test_a_ledger_that_is_closed_is_refused_with_its_remedy(tmp_path: Path) -> None:
     ledger = new_ledger(tmp_path)
     ledger.close()
-    with pytest.raises(LedgerError, match="[Oo]pen it again"):
+    with pytest.raises(LedgerError, match=r"[Oo]pen it again"):
         ledger.write(lambda tx: None)
-    with pytest.raises(LedgerError, match="[Oo]pen it again"), ledger.reading():
+    with pytest.raises(LedgerError, match=r"[Oo]pen it again"), ledger.reading():
         pass
 
 
