@@ -171,7 +171,9 @@ def test_a_large_answer_is_kept_though_its_caller_is_cancelled_while_it_goes_to_
 
         monkeypatch.setattr(artifacts, "prepare", slow)
         task = asyncio.ensure_future(run_session(ledger, session))
-        await storing.wait()
+        reached = asyncio.ensure_future(storing.wait())
+        await asyncio.wait({task, reached}, return_when=asyncio.FIRST_COMPLETED)
+        reached.cancel()
         task.cancel()
         loop.call_later(0.05, go_on.set)
         with pytest.raises(asyncio.CancelledError):
