@@ -18,6 +18,8 @@ from .usage import usage_of_mapping
 
 __all__ = ["outcome_of_exception", "outcome_of_value"]
 
+_WAIT_MAX: Final = 366 * 24 * 3600.0  # as over HTTP
+
 # A time-out or a broken connection means that something may have been sent, and that its outcome is not known. What
 # could not be connected is not in here: it did not send, and whether the function had sent before is its own to say.
 _BROKEN_OFF: Final = (
@@ -104,7 +106,7 @@ def _text_of(raised: BaseException) -> str:
 def _wait_of(raised: Refused) -> float | None:
     wait: object = raised.retry_after_seconds
     is_number = isinstance(wait, int | float) and not isinstance(wait, bool) and math.isfinite(wait)
-    return max(0.0, float(wait)) if is_number else None  # type: ignore[arg-type]
+    return min(max(0.0, float(wait)), _WAIT_MAX) if is_number else None  # type: ignore[arg-type]
 
 
 def _has_broken_off(raised: BaseException) -> bool:

@@ -6,27 +6,38 @@ from collections.abc import Callable, Mapping
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from typing import Final
 
+import attrs
+
 from ..ledger.canonical import JsonValue
-from ..runner.protocols import MISSING, Missing, Usage
+from ..runner.protocols import MISSING, USAGE_MAX, Missing, Usage
 
-__all__ = ["COUNT_MAX", "count_of", "nanousd_of", "usage_of_counts", "usage_of_mapping"]
+__all__ = ["count_of", "nanousd_of", "usage_of_counts", "usage_of_mapping"]
 
-COUNT_MAX: Final = 2**63 - 1  # what a column of the ledger can hold
 _NANO: Final = 1_000_000_000
+_SHOWN_MAX: Final = 2**63
 
 
 def usage_of_mapping(reported: Usage | Mapping[str, JsonValue] | None) -> Usage | None:
     """What a Python target reported, under the names of `Usage` (and ``cost_usd``); None where it reported nothing."""
-    if reported is None or isinstance(reported, Usage):
-        return reported
+    if reported is None:
+        return None
+    if isinstance(reported, Usage):
+        return _read_again(reported)
     if not hasattr(reported, "items"):
         return Usage(problems=(f"usage is {_shown(reported)}, not a mapping",))
     names = ("tokens_in", "tokens_out", "cost_usd")
     return usage_of_counts({name: reported.get(name, MISSING) for name in names}, raw=dict(reported))
 
 
+def _read_again(reported: Usage) -> Usage:
+    """A function can have put anything into its `Usage`."""
+    counts = {"tokens_in": reported.tokens_in, "tokens_out": reported.tokens_out}
+    read = usage_of_counts({**counts, "cost_nanousd": reported.cost_nanousd}, raw=reported.raw)
+    return attrs.evolve(read, problems=(*reported.problems, *read.problems))
+
+
 def usage_of_counts(found: Mapping[str, JsonValue | Missing], *, raw: JsonValue | Missing) -> Usage:
-    """The counts under ``tokens_in``, ``tokens_out`` and ``cost_usd``; what is unfit becomes unknown with a problem."""
+    """``tokens_in``, ``tokens_out`` and ``cost_usd`` or ``cost_nanousd``; the unfit becomes unknown with a problem."""
     problems: list[str] = []
 
     def read(name: str, reader: Callable[[JsonValue], int]) -> int | None:
@@ -40,7 +51,7 @@ def usage_of_counts(found: Mapping[str, JsonValue | Missing], *, raw: JsonValue 
             return None
 
     tokens_in, tokens_out = read("tokens_in", count_of), read("tokens_out", count_of)
-    cost = read("cost_usd", nanousd_of)
+    cost = read("cost_nanousd", count_of) if "cost_nanousd" in found else read("cost_usd", nanousd_of)
     return Usage(tokens_in=tokens_in, tokens_out=tokens_out, cost_nanousd=cost, raw=raw, problems=tuple(problems))
 
 
@@ -71,13 +82,13 @@ def nanousd_of(value: JsonValue) -> int:
 def _bounded(value: int) -> int:
     if value < 0:
         raise ValueError("negative")
-    if value > COUNT_MAX:
+    if value > USAGE_MAX:
         raise ValueError("beyond what can be counted")
     return value
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > COUNT_MAX:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _SHOWN_MAX:
         return "an integer of more than 64 bits"  # Python refuses to write out the longest ones
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."

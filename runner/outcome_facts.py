@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..ledger.canonical import canonical_text, printable
 from ..ledger.records import DispatchFacts
 from ..ledger.states import DispatchState
-from .protocols import MISSING, Outcome, Usage, WireProgress
+from .protocols import MISSING, USAGE_MAX, Outcome, Usage, WireProgress
 
 __all__ = ["facts_of", "interrupted_outcome"]
 
@@ -30,9 +30,9 @@ def facts_of(outcome: Outcome, *, duration_us: int | None, settled_by: str = "wi
         raw,
         cut,
         None if wait is None else round(wait * 1_000_000),
-        usage.tokens_in,
-        usage.tokens_out,
-        usage.cost_nanousd,
+        _count(usage.tokens_in),
+        _count(usage.tokens_out),
+        _count(usage.cost_nanousd),
         _usage_text(usage),
         settled_by,
         _is_charged(outcome),
@@ -57,6 +57,11 @@ def interrupted_outcome(progress: WireProgress, *, reason: str, message: str) ->
 def _is_charged(outcome: Outcome) -> bool:
     # What reached the target counts as a dispatch, and what never left costs nothing.
     return not (outcome.state in (DispatchState.REFUSED, DispatchState.FAILED) and outcome.bytes_sent == 0)
+
+
+def _count(used: object) -> int | None:
+    # Not every adapter is ours: what is no count is not known, and an answer is never lost for it.
+    return used if isinstance(used, int) and not isinstance(used, bool) and 0 <= used <= USAGE_MAX else None
 
 
 def _usage_text(usage: Usage) -> str | None:

@@ -17,6 +17,7 @@ from ..ledger.states import DispatchState, IfUnknown
 __all__ = [
     "GIVEN",
     "MISSING",
+    "USAGE_MAX",
     "Case",
     "Dispatching",
     "Judge",
@@ -93,6 +94,10 @@ class Prepared:
     payload: bytes
     head: Mapping[str, JsonValue] = attrs.field(factory=dict)
     keep: bool = True
+
+
+USAGE_MAX: Final = 10**15
+"""The most that one dispatch can have used, a million dollars or 10**15 tokens: the sum of thousands fits 64 bits."""
 
 
 @attrs.frozen

@@ -15,6 +15,7 @@ from ..ledger.slot_reads import Unknown
 from ..ledger.states import DispatchState
 from ..runner.amounts import nanousd
 from ..runner.errors import AmountInvalid
+from ..runner.protocols import USAGE_MAX
 
 __all__ = ["Landed", "read_landed"]
 
@@ -112,6 +113,8 @@ def _facts(usage: object, place: str) -> DispatchFacts:
         nano = None if cost is None else nanousd(cost)
     except AmountInvalid as cause:
         raise UsageError(f"{place}: cost_usd: {cause.what}", cause.remedy) from cause
+    if nano is not None and nano > USAGE_MAX:
+        raise UsageError(f"{place}: cost_usd is more than a call can cost", "write dollars, not their billionths")
     return DispatchFacts(
         DispatchState.ANSWERED,
         tokens_in=_tokens(usage, "tokens_in", place),
@@ -125,6 +128,6 @@ def _tokens(usage: Mapping[str, object], key: str, place: str) -> int | None:
     value = usage.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise UsageError(f"{place}: {key} is no count of tokens", "write a whole number, 0 or more")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= USAGE_MAX:
+        raise UsageError(f"{place}: {key} is no count of tokens", "write a whole number, 0 to 10**15")
     return value

@@ -109,6 +109,21 @@ def test_answer_whose_evidence_is_no_mapping_has_failed_wherever_the_function_ra
         assert run_case(made, make_case()).state is DispatchState.FAILED
 
 
+def test_a_usage_object_is_read_as_carefully_as_a_mapping() -> None:
+    odd = Usage(tokens_in=-5, tokens_out=10**30, cost_nanousd=1.5, problems=("told",))  # type: ignore[arg-type]
+    for made in both(lambda case: Answer(1, usage=odd)):
+        usage = run_case(made, make_case()).usage
+        assert usage is not None
+        assert (usage.tokens_in, usage.tokens_out, usage.cost_nanousd) == (None, None, None)
+        assert usage.problems[0] == "told"
+        assert len(usage.problems) == 4
+
+
+def test_wait_of_a_refusal_is_a_year_at_most() -> None:
+    for made in both(raising(Refused("busy", retry_after_seconds=1e300))):
+        assert run_case(made, make_case()).retry_after_seconds == 366 * 24 * 3600
+
+
 def test_message_of_an_exception_holds_no_secret_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICE_API_KEY", "SK-CANARY-1")
     for made in both(raising(ValueError("401 for key SK-CANARY-1"))):
