@@ -195,10 +195,11 @@ class HttpTarget:
         return attrs.evolve(request, target=target.encode("ascii"))
 
     def _cut(self, reply: Reply, progress: WireProgress, reason: str, message: str) -> Outcome:
-        body = bytes(progress.partial)
+        body = self._redactor.without_tail(bytes(progress.partial))
         return outcome_of_cut(reply, body, reason=reason, message=message, statuses=self._statuses, bodies=self._bodies)
 
     def _redacted(self, outcome: Outcome, progress: WireProgress) -> Outcome:
+        outcome = self._redactor.outcome(outcome)
         if outcome.bytes_sent == 0 and not progress.wire_sends:
             return outcome
         return attrs.evolve(outcome, bytes_sent=progress.bytes_sent, wire_sends=progress.wire_sends)
@@ -217,11 +218,13 @@ class HttpTarget:
             async with asyncio.timeout(self._query.deadline_seconds):
                 bytes_max = self._table.body_bytes_max
                 await self._wire.send(request, reply, progress=progress, body_bytes_max=bytes_max)
-            return self._query.read(reply, self._redactor.bytes(bytes(progress.partial)))
+            found = self._query.read(reply, self._redactor.bytes(bytes(progress.partial)))
+            outcome = None if found.outcome is None else self._redactor.outcome(found.outcome)
+            return attrs.evolve(found, outcome=outcome, message=self._redactor.text(found.message))
         except TimeoutError:
             return QueryAnswer(QueryState.NO_PROOF, message="no whole reply to the query in time")
         except (NotConnected, WireCut) as fault:
-            return QueryAnswer(QueryState.NO_PROOF, message=one_line(str(fault)))
+            return QueryAnswer(QueryState.NO_PROOF, message=one_line(self._redactor.text(str(fault))))
 
     async def close(self) -> None:
         wire, self._wire = self._wire, None

@@ -169,7 +169,7 @@ class ProcessTarget:
         if ended.errno is not None:
             progress.bytes_sent = 0
             return _not_started(os.strerror(ended.errno), ended.errno)
-        return self._outcome(ended, bytes(progress.partial), dispatching.deadline_seconds)
+        return self._redactor.outcome(self._outcome(ended, bytes(progress.partial), dispatching.deadline_seconds))
 
     def _outcome(self, ended: Ended, output: bytes, deadline_seconds: float) -> Outcome:
         errors = self._redactor.bytes(bytes(ended.error_tail)).decode("utf-8", "replace")

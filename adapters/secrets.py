@@ -11,7 +11,9 @@ from typing import Final
 import attrs
 from pydantic import Field
 
+from ..ledger.canonical import JsonValue
 from ..ledger.errors import SecretMissing
+from ..runner.protocols import Missing, Outcome, Usage
 from .tables import Table
 
 __all__ = ["MASK", "Redactor", "SecretTable", "environment_redactor", "secret_value"]
@@ -62,6 +64,15 @@ class Redactor:
                 text = text.replace(secret, MASK)
         return text
 
+    def without_tail(self, data: bytes) -> bytes:
+        """The bytes without any of the secrets, and without the beginning of one where they break off."""
+        data = self.bytes(data)
+        for secret in self._bytes:
+            for length in range(min(len(secret), len(data)), _LENGTH_MIN - 1, -1):
+                if data.endswith(secret[:length]):
+                    return data[:-length] + MASK.encode()
+        return data
+
     def bytes(self, data: bytes) -> bytes:
         """The bytes without any of the secrets; the same object where there is none in them."""
         for secret in self._bytes:
@@ -74,6 +85,41 @@ class Redactor:
         for secret in self._bytes:
             if secret in data:
                 data[:] = data.replace(secret, MASK.encode())
+
+
+    def value(self, value: JsonValue) -> JsonValue:
+        """The JSON value without any of the secrets in its texts; the same object where there is none."""
+        found: JsonValue
+        match value:
+            case str():
+                return self.text(value)
+            case list():
+                found = [self.value(item) for item in value]
+            case dict():
+                found = {self.text(name): self.value(item) for name, item in value.items()}
+            case _:
+                return value
+        return found if found != value else value
+
+    def outcome(self, outcome: Outcome) -> Outcome:
+        """The outcome without any of the secrets in whatever is stored or shown of it."""
+        if not self._texts:
+            return outcome
+        answer = outcome.answer if isinstance(outcome.answer, Missing) else self.value(outcome.answer)
+        evidence = {self.text(name): self.value(item) for name, item in outcome.evidence.items()}
+        changed = answer != outcome.answer or evidence != dict(outcome.evidence)
+        raw = None if outcome.raw is None else self.bytes(outcome.raw)
+        if changed and raw == outcome.raw:
+            raw = None  # it holds the secret in escapes, of which JSON has too many to look for each
+        usage = None if outcome.usage is None else self._usage(outcome.usage)
+        return attrs.evolve(
+            outcome, message=self.text(outcome.message), answer=answer, evidence=evidence, usage=usage, raw=raw,
+            raw_cut=outcome.raw_cut or (raw is None and outcome.raw is not None),
+        )  # fmt: skip
+
+    def _usage(self, usage: Usage) -> Usage:
+        raw = usage.raw if isinstance(usage.raw, Missing) else self.value(usage.raw)
+        return attrs.evolve(usage, raw=raw, problems=tuple(map(self.text, usage.problems)))
 
 
 def environment_redactor() -> Redactor:

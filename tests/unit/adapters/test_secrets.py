@@ -4,6 +4,8 @@ import pytest
 
 from tallystick.adapters.secrets import Redactor, SecretTable, environment_redactor, secret_value
 from tallystick.ledger.errors import SecretMissing
+from tallystick.ledger.states import DispatchState
+from tallystick.runner.protocols import Outcome, Usage
 
 
 def test_value_comes_from_the_environment_with_what_stands_around_it() -> None:
@@ -43,3 +45,29 @@ def test_environment_redactor_knows_variables_by_their_names(monkeypatch: pytest
     monkeypatch.setenv("EDITOR", "value-of-EDITOR")
     text = environment_redactor().text("value-of-MY_API_KEY value-of-GH_TOKEN value-of-DB_PASSWORD value-of-EDITOR")
     assert text == "*** *** *** value-of-EDITOR"
+
+
+def test_secret_is_taken_out_of_everything_that_is_kept_of_an_outcome() -> None:
+    usage = Usage(raw={"a": "pw-long"}, problems=("tokens_in is 'pw-long'",))
+    outcome = Redactor.of(["pw-long"]).outcome(
+        Outcome(
+            DispatchState.ANSWERED, "", "got pw-long", answer=[{"pw-long": "x pw-long"}], raw=b"[{pw-long}]",
+            evidence={"context": ["pw-long"]}, usage=usage,
+        )
+    )  # fmt: skip
+    assert "pw-long" not in repr(outcome)
+    assert outcome.answer == [{"***": "x ***"}]
+    assert outcome.raw == b"[{***}]"
+
+
+def test_bytes_that_hold_a_secret_in_escapes_are_not_kept() -> None:
+    raw = "".join(f"\\u{ord(letter):04x}" for letter in "pw-long").encode()
+    outcome = Redactor.of(["pw-long"]).outcome(Outcome(DispatchState.ANSWERED, answer="pw-long", raw=raw))
+    assert (outcome.answer, outcome.raw, outcome.raw_cut) == ("***", None, True)
+
+
+def test_beginning_of_a_secret_at_which_bytes_break_off_is_taken_out_too() -> None:
+    redactor = Redactor.of(["pw-long"])
+    assert redactor.without_tail(b"a pw-long b pw-lo") == b"a *** b ***"
+    assert redactor.without_tail(b"a pw-") == b"a pw-"
+    assert redactor.without_tail(b"a pw-l") == b"a ***"
