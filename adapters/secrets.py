@@ -86,7 +86,6 @@ class Redactor:
             if secret in data:
                 data[:] = data.replace(secret, MASK.encode())
 
-
     def value(self, value: JsonValue) -> JsonValue:
         """The JSON value without any of the secrets in its texts; the same object where there is none."""
         found: JsonValue
