@@ -21,6 +21,7 @@ __all__ = [
     "Connection",
     "DatabaseError",
     "SqliteError",
+    "StatementError",
     "connect",
     "harden",
     "sqlite",
@@ -44,6 +45,8 @@ sqlite_version: Final[str] = sqlite.sqlite_version
 Connection: TypeAlias = Any  # the two drivers' classes share an interface and no base
 SqliteError: Final[type[Exception]] = sqlite.Error
 DatabaseError: Final[type[Exception]] = sqlite.DatabaseError
+StatementError: Final[type[Exception]] = sqlite.OperationalError
+"""What the disk or the file did to a statement; what a rule of the schema refused is another error."""
 
 
 def connect(path: Path, *, create: bool = False, read_only: bool = False) -> Connection:

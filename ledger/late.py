@@ -40,7 +40,9 @@ def keep_late(
         add_observation(
             tx, held, answer=answer, answer_digest=answer_digest, evidence=evidence, flags=flags, source="late"
         )
-        _nothing_left_to_decide(tx, held)
+        _end_waiting(tx, held, "failed")
+    else:
+        _end_waiting(tx, held, "unknown")
     record_event(tx, held, "dispatch.late", facts, {"answer": answer_digest})
     return True
 
@@ -68,12 +70,15 @@ def _with_raw(facts: DispatchFacts, answer: str | Artifact) -> DispatchFacts:
     return attrs.evolve(facts, raw_artifact=answer)
 
 
-def _nothing_left_to_decide(tx: Transaction, key: DispatchKey) -> None:
-    # What is known of the slot now is that it was answered too late: nothing is left to settle, to resend or to ask
-    # for. One that was to be asked anew anyway (`repeat`) goes on.
+def _end_waiting(tx: Transaction, key: DispatchKey, state: str) -> None:
+    """Nothing is left to resend or to ask for: an answer is known, and it came too late.
+
+    The slot has failed, or stays unknown while another send of the attempt is. One that was to be asked anew anyway
+    (`repeat`) goes on.
+    """
     tx.change(
-        "UPDATE slots SET state = 'failed', reason = 'late', next_step = 'new', not_before_us = 0, suspect = 0"
+        "UPDATE slots SET state = ?, reason = 'late', next_step = 'new', not_before_us = 0, suspect = 0"
         " WHERE run_key = ? AND slot_no = ? AND attempts = ?"
         " AND (state = 'unknown' OR (state = 'pending' AND next_step <> 'new'))",
-        (key.run_key, key.slot_no, key.attempt_no),
+        (state, key.run_key, key.slot_no, key.attempt_no),
     )

@@ -27,7 +27,7 @@ from concurrent.futures import Future
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from .crashpoints import crashpoint
-from .driver import Connection, SqliteError
+from .driver import Connection, SqliteError, StatementError
 from .errors import CommitUnknown, LedgerClosed, LedgerError, LedgerFailed, LedgerForked
 from .transaction import Transaction
 
@@ -244,7 +244,7 @@ class Scribe:
             # A full disk or an I/O error rolls back everything, not just the savepoint.
             if not self._desk.connection().in_transaction:
                 raise
-            item.error = problem
+            item.error = _as_failure(problem, "a statement failed") if isinstance(problem, StatementError) else problem
             transaction.forget_heads()
             execute("ROLLBACK TO work")
         execute("RELEASE work")

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a run is executed. The first asks it to stop, the second leaves at once.
+"""Ctrl-C, SIGTERM and a closed terminal while a run is executed. The first asks it to stop, the second leaves at once.
 
 Leaving at once is safe: what was in flight is found and classified by the next opening of the run, as after a crash.
 """
@@ -17,7 +17,7 @@ from ..runner.stopping import StopSwitch
 __all__ = ["INTERRUPTED", "Interrupts"]
 
 INTERRUPTED: Final = 130
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHOW_CURSOR: Final = b"\x1b[?25h"
 
 
@@ -31,7 +31,9 @@ class Interrupts:
         self.count = 0
 
     def __enter__(self) -> Interrupts:
-        self._previous = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        # What was started with `nohup` ignores the end of its terminal, and goes on doing so.
+        heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        self._previous = {number: signal.signal(number, self._handle) for number in heeded}
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -93,7 +93,7 @@ def _said(process: subprocess.Popen[str], words: str) -> None:
         said += more
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_first_signal_gives_grace_and_ends_with_130_and_the_command_that_goes_on(
     project: Project, number: signal.Signals
 ) -> None:

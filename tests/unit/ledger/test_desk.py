@@ -31,3 +31,9 @@ def test_nothing_more_is_acknowledged_once_a_file_of_the_ledger_is_not_at_its_pl
         if how == "moved":
             kept.rename(path)
             assert ledger.write(lambda tx: tx.change("UPDATE runs SET active_us = 5", ())) == 1
+
+
+def test_a_statement_that_the_disk_fails_reaches_its_caller_as_an_error_of_the_ledger(ledger: Ledger) -> None:
+    with pytest.raises(LedgerFailed, match="a statement failed"):
+        ledger.write(lambda tx: tx.row("SELECT 1 FROM a_table_that_cannot_be_read"))
+    assert ledger.write(lambda tx: tx.row("SELECT 1")) == (1,)

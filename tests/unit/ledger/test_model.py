@@ -246,12 +246,12 @@ class LedgerMachine(RuleBasedStateMachine):
         if not kept:
             return
         dispatch.state, dispatch.settled = "late", used
-        if attempt.state != "unknown" or attempt.unknown:
-            return  # another dispatch of it is open: the answer stays with its own
-        attempt.state = "late"
+        is_settled = attempt.state == "unknown" and not attempt.unknown
+        if is_settled:
+            attempt.state = "late"  # else another dispatch of it is open, and the answer stays with its own
         waits_for_it = slot.state == "unknown" or (slot.state == "pending" and slot.step != "new")
         if attempt is slot.newest and waits_for_it:
-            slot.state, slot.step = "failed", "new"
+            slot.state, slot.step = "failed" if is_settled else "unknown", "new"
 
     @rule(decision=st.sampled_from(Decision), used=USES, data=st.data())
     @precondition(lambda self: self.unknown())
