@@ -183,7 +183,6 @@ class OpenLedger:
         """Settle an unknown outcome as proven not to have happened; its case waits for a new attempt."""
         return self.settle(Settlement(unknown.call_id, unknown.dispatch_no, Decision.NOT_LANDED, made_by, reason))
 
-
     def retry(self, run: str, state: str, *, reason: str | None = None) -> int:
         """Let planned observations that ended so wait again, all or those with that reason; returns how many.
 
