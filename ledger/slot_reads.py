@@ -33,6 +33,7 @@ __all__ = [
     "unknown_outcomes",
 ]
 
+_DEATHS_MAX: Final = 1_000_000
 _PENDING = (
     "SELECT s.slot_no, s.variant_no, s.repetition, c.case_id, c.input, c.expected, c.metadata, s.attempts, s.next_step,"
     " s.not_before_us FROM slots s JOIN cases c ON c.run_key = s.run_key AND c.case_no = s.case_no"
@@ -56,13 +57,14 @@ def pending_slots(
     )
 
 
-def suspect_slots(reader: Reader, run_key: int, *, limit: int) -> list[PendingSlot]:
-    """Slots that were in flight when a coordinator died, the least blamed first."""
+def suspect_slots(reader: Reader, run_key: int, *, limit: int, blamed: bool = False) -> list[PendingSlot]:
+    """Slots that were in flight when a coordinator died; ``blamed`` are those that were once alone, the least first."""
     return _slots(
         reader.rows(
             f"{_PENDING} WHERE s.run_key = ? AND s.suspect = 1 AND s.state = 'pending'"
+            " AND s.solitary_deaths BETWEEN ? AND ?"
             " ORDER BY s.solitary_deaths, s.slot_no LIMIT ?",
-            (run_key, limit),
+            (run_key, *((1, _DEATHS_MAX) if blamed else (0, 0)), limit),
         )
     )
 
@@ -75,13 +77,16 @@ def slot_stands(reader: Reader, run_key: int, slot_no: int) -> tuple[SlotState, 
     return SlotState(state), attempts, NextStep(step)
 
 
-def next_not_before(reader: Reader, run_key: int, *, without: Collection[int] = ()) -> int | None:
+def next_not_before(
+    reader: Reader, run_key: int, *, without: Collection[int] = (), suspects: bool = True
+) -> int | None:
     """The earliest instant at which a waiting slot may be claimed; 0 is now, None: nothing waits.
 
-    Those of the variants ``without`` are passed over.
+    Those of the variants ``without`` are passed over, and suspects where they are not asked for.
     """
+    which = _not_of("", without) if suspects else f"{_not_of('', without)} AND suspect = 0"
     row = reader.row(
-        f"SELECT min(not_before_us) FROM slots WHERE run_key = ? AND state = 'pending'{_not_of('', without)}",
+        f"SELECT min(not_before_us) FROM slots WHERE run_key = ? AND state = 'pending'{which}",
         (run_key,),
     )
     found: int | None = row[0]

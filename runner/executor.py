@@ -7,6 +7,7 @@ it. Every wait (rate limit, back-off, a full budget) lies before an intent, neve
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
@@ -128,9 +129,7 @@ class Executor:
         looker = asyncio.get_running_loop().create_task(self._look_for_stop())
         try:
             await self._open_targets()
-            await self._run_workers(self._try_suspects, count=1)
-            # More workers than slots would only cost memory: an absurd concurrency took 20 GB.
-            await self._run_workers(self._work, count=min(self._execution.concurrency, self.tally.planned))
+            await self._run_all()
             await self._steps.late.wait(self._execution.grace_seconds, self._stop)
             is_judged = self.failure is None and await self._judging.judge_rest(self._stop)
         finally:
@@ -144,8 +143,23 @@ class Executor:
             await self._close(self.exhausted, variant_no=None)
         return is_judged
 
-    async def _try_suspects(self) -> None:
-        while not self._is_ending() and (suspects := self._feed.suspects()):
+    async def _run_all(self) -> None:
+        """Suspects first, one at a time; then everything else; at last those that a death was charged to.
+
+        Last, because whatever else kills this process again and again must not hit one case each time: the first of a
+        session would be parked for it, and a case that really kills its runner would hold up all others meanwhile.
+        """
+        await self._run_workers(functools.partial(self._try_suspects, blamed=False), count=1)
+        # More workers than slots would only cost memory: an absurd concurrency took 20 GB.
+        count = min(self._execution.concurrency, self.tally.planned)
+        while True:
+            await self._run_workers(self._work, count=count)
+            if self._is_ending() or self._left_to_take == 0 or not self._feed.suspects(blamed=True):
+                return
+            await self._run_workers(functools.partial(self._try_suspects, blamed=True), count=1)
+
+    async def _try_suspects(self, *, blamed: bool) -> None:
+        while not self._is_ending() and (suspects := self._feed.suspects(blamed=blamed)):
             held = self._pace.held_back()
             free = [slot for slot in suspects if slot.variant_no not in held]
             if not free and not await self._wait_for_held(min(held.values())):

@@ -65,15 +65,15 @@ class Feed:
             # It stands behind the place that was read up to; the next look begins at the front.
             self._after, self._dry_without = _START, None
 
-    def suspects(self) -> list[PendingSlot]:
-        """Slots that were in flight when a coordinator died; each is to be tried alone."""
+    def suspects(self, *, blamed: bool) -> list[PendingSlot]:
+        """Slots that were in flight when a coordinator died, each to be tried alone; ``blamed``: once more."""
         with self._ledger.reading() as reader:
-            return suspect_slots(reader, self._run_key, limit=_FETCH)
+            return suspect_slots(reader, self._run_key, limit=_FETCH, blamed=blamed)
 
     def waits_until_us(self, *, held: Collection[int] = ()) -> int | None:
-        """The earliest instant at which a slot of no ``held`` variant may be claimed; None: none of them waits."""
+        """The earliest instant for a slot that is no suspect and of no ``held`` variant; None: none of them waits."""
         with self._ledger.reading() as reader:
-            return next_not_before(reader, self._run_key, without=self.closed_variants.union(held))
+            return next_not_before(reader, self._run_key, without=self.closed_variants.union(held), suspects=False)
 
     def _take(self) -> PendingSlot | None:
         while self._buffer:

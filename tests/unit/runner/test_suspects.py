@@ -58,6 +58,18 @@ def test_suspects_are_tried_one_at_a_time_before_all_others(ledger: Ledger) -> N
     assert len(target.asked) == 6
 
 
+def test_suspects_that_a_death_was_charged_to_are_tried_after_all_others(ledger: Ledger) -> None:
+    target = Scripted(always(ANSWERED), IfUnknown.REPEAT)
+    session = left_behind(ledger, target, in_flight=2, cases=6)
+    coordinator = open_run(ledger, session.run.run_id)
+    ledger.write(lambda tx: release_run(tx, coordinator, reason="died", active_us=0))
+    ledger.write(lambda tx: tx.change("UPDATE slots SET solitary_deaths = 1 WHERE slot_no = 1", ()))
+    outcome = asyncio.run(run_session(ledger, session))
+    assert outcome.counts[SlotState.SELECTED] == 6
+    asked = [dispatching.slot.case.id for dispatching in target.asked]
+    assert (asked[0], asked[-1]) == ("c1", "c0")
+
+
 @pytest.mark.timeout(50)
 def test_a_stop_gives_a_suspect_its_grace_time_and_no_more(ledger: Ledger) -> None:
     switch = StopSwitch()
