@@ -10,8 +10,9 @@ import pytest
 
 import tallystick as ts
 
-from .harness import DRIVER, FIXTURES, KILLED, Site, case, http_order, until
+from .harness import DRIVER, FIXTURES, KILLED, Site, until
 from .invariants import check_invariants, rows
+from .orders import case, http_order
 
 
 @pytest.mark.parametrize("winner", ["commits its answer", "dies with its answer"])

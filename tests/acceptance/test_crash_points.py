@@ -13,8 +13,9 @@ import pytest
 
 from tallystick.ledger.crashpoints import CRASHPOINTS
 
-from .harness import FIXTURES, Request, Site, case, http_order, read_requests
+from .harness import FIXTURES, Request, Site, read_requests
 from .invariants import check_invariants, rows
+from .orders import case, http_order
 
 # What may become of a request: answered, refused and answered then, failed and answered then, answered in vain.
 MIXED: Final = (

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from .harness import Site, case, http_order, python_target, work_order
+from .harness import Site
 from .invariants import check_invariants, rows
+from .orders import case, http_order, python_target, work_order
 
 
 @pytest.mark.parametrize("function", ["blocking", "on_the_loop"])

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from .harness import Site, case, http_order
+from .harness import Site
 from .invariants import check_invariants, rows
+from .orders import case, http_order
 
 SIZE = 16 * 1024 * 1024
 

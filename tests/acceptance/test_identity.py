@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from .harness import Site, case, execution, http_order, python_target, work_order
+from .harness import Site
 from .invariants import check_invariants, rows
+from .orders import case, execution, http_order, python_target, work_order
 
 
 def half_done(site: Site, **options: Any) -> dict[str, Any]:

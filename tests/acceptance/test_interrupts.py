@@ -6,8 +6,9 @@ import signal
 
 import pytest
 
-from .harness import KILLED, Coordinator, Site, case, http_order, until
+from .harness import KILLED, Coordinator, Site, until
 from .invariants import check_invariants, rows
+from .orders import case, http_order
 
 REFUSED = "SELECT count(*) FROM dispatches WHERE state = 'refused'"
 

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from .harness import KILLED, Site, case, http_order, until
+from .harness import KILLED, Site, until
 from .invariants import check_invariants, rows
+from .orders import case, http_order
 
 SHORT, LONG = (60, 8), (300, 50)
 

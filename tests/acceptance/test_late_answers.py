@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from .harness import FIXTURES, Coordinator, Site, execution, until
+from .harness import FIXTURES, Coordinator, Site, until
 from .invariants import check_invariants, rows
+from .orders import execution
 
 LATE = "SELECT count(*) FROM dispatches WHERE state = 'late'"
 SELECTED = "SELECT count(*) FROM slots WHERE state = 'selected'"

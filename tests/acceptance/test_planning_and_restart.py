@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from .harness import Site, case, http_order, python_target, work_order
+from .harness import Site
 from .invariants import check_invariants, rows
+from .orders import case, http_order, python_target, work_order
 
 ANSWERS = (
     "SELECT c.case_id, o.answer, o.answer_digest, o.call_id, o.evidence, o.observed_us FROM observations o"

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from .harness import Site, case, http_order
+from .harness import Site
 from .invariants import check_invariants, rows
+from .orders import case, http_order
 
 
 def killed_while_the_target_works(site: Site, if_unknown: str, **options: Any) -> str:
