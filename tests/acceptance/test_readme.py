@@ -26,6 +26,7 @@ def test_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
 def test_walk_through_does_what_it_says(tmp_path: Path) -> None:
     folder, environment = tmp_path / "walk-through", environment_of(tmp_path)
     folder.mkdir()
+    (folder / ".git").mkdir()  # a project of its own: the ledger's default place is beside the nearest one upwards
     seen, ran = "", 0
     for block in blocks_of(README):
         if block.file is not None:
