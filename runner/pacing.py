@@ -26,6 +26,8 @@ class Pace:
 
     def held_back(self) -> dict[int, float]:
         """The variants that are held back now, and for how many seconds still."""
+        if not self._held_until:
+            return {}
         now = time.monotonic()
         for variant_no in [number for number, until in self._held_until.items() if until <= now]:
             del self._held_until[variant_no]
