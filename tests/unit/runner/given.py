@@ -31,22 +31,22 @@ class StillTarget:
         return self.said
 
     def prepare(self, slot: SlotView) -> Prepared:
-        raise NotImplementedError
+        raise AssertionError("nothing here asks for it")
 
     def check(self) -> None:
-        raise NotImplementedError
+        raise AssertionError("nothing here asks for it")
 
     async def open(self) -> None:
-        raise NotImplementedError
+        raise AssertionError("nothing here asks for it")
 
     async def dispatch(self, prepared: Prepared, dispatching: Any) -> Outcome:
-        raise NotImplementedError
+        raise AssertionError("nothing here asks for it")
 
     async def query(self, request_id: str, prepared: Prepared) -> QueryAnswer:
-        raise NotImplementedError
+        raise AssertionError("nothing here asks for it")
 
     async def close(self) -> None:
-        raise NotImplementedError
+        raise AssertionError("nothing here asks for it")
 
 
 @attrs.define
