@@ -26,7 +26,8 @@ from sqlalchemy import (
 from sqlalchemy import text as sql_text
 
 from .columns import integer, metadata, run_key, state, text, transitions
-from .schema_resources import fences, leases, provisions
+from .schema_resources import devices, fences, leases, provisions, qualifications
+from .schema_sessions import sessions, turns
 
 __all__ = [
     "SCHEMA_NUMBER",
@@ -37,6 +38,7 @@ __all__ = [
     "call_attempts",
     "calls",
     "cases",
+    "devices",
     "dispatches",
     "evaluation_judges",
     "evaluations",
@@ -49,12 +51,14 @@ __all__ = [
     "metadata",
     "observations",
     "provisions",
+    "qualifications",
     "reservations",
     "runs",
     "sessions",
     "settlements",
     "slots",
     "transitions",
+    "turns",
     "variants",
     "workers",
 ]
@@ -247,6 +251,7 @@ judgments = Table(
     text("raw", null=True),
     text("parser", null=True),
     text("evidence_digest", null=True),
+    text("cache_key", null=True),
     text("reused_from", null=True),
     text("worker_id", ForeignKey("workers.worker_id"), null=True),
     integer("judged_us", null=True),
@@ -260,6 +265,11 @@ judgments = Table(
     CheckConstraint("state <> 'no_verdict' OR reason IS NOT NULL", name="no_verdict_has_reason"),
     CheckConstraint("state = 'judged' OR (passed IS NULL AND score IS NULL)", name="verdict_only_when_judged"),
     sqlite_with_rowid=False,
+)
+Index(
+    "judgments_by_cache_key",
+    judgments.c.cache_key,
+    sqlite_where=sql_text("cache_key IS NOT NULL AND state = 'judged' AND reused_from IS NULL"),
 )
 
 artifacts = Table(
@@ -316,6 +326,7 @@ Index(
     unique=True,
     sqlite_where=sql_text("owner = 'attempt'"),
 )
+Index("calls_of_lease", calls.c.lease_id, calls.c.call_id, sqlite_where=sql_text("lease_id IS NOT NULL"))
 
 call_attempts = Table(
     "call_attempts",
@@ -435,22 +446,6 @@ observations = Table(
     PrimaryKeyConstraint(*_ATTEMPT_KEY),
     ForeignKeyConstraint(_ATTEMPT_KEY, ["attempts.run_key", "attempts.slot_no", "attempts.attempt_no"]),
     CheckConstraint("(answer IS NULL) <> (answer_artifact IS NULL)", name="one_answer"),
-)
-
-sessions = Table(
-    "sessions",
-    metadata,
-    run_key(),
-    integer("slot_no"),
-    integer("attempt_no"),
-    integer("session_no"),
-    integer("turn", default=0),
-    text("lease_id", ForeignKey("leases.lease_id"), null=True),
-    text("checkpoint_artifact", ForeignKey("artifacts.digest"), null=True),
-    integer("began_us"),
-    integer("ended_us", null=True),
-    PrimaryKeyConstraint("run_key", "slot_no", "attempt_no", "session_no"),
-    ForeignKeyConstraint(_ATTEMPT_KEY, ["attempts.run_key", "attempts.slot_no", "attempts.attempt_no"]),
 )
 
 settlements = Table(

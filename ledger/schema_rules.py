@@ -33,8 +33,9 @@ _MACHINE_TABLES: Final = {
 _NEVER_DELETED: Final = (
     *("runs", "variants", "cases", "slots", "attempts", "calls", "dispatches", "observations", "events"),
     *("settlements", "budgets", "budget_amendments", "reservations", "evaluations", "evaluation_judges", "judgments"),
+    *("sessions", "turns"),
 )
-_NEVER_CHANGED: Final = ("events", "observations", "settlements", "cases", "variants", "budget_amendments")
+_NEVER_CHANGED: Final = ("events", "observations", "settlements", "cases", "variants", "budget_amendments", "turns")
 _EVENTS_WITHOUT_GAPS: Final = (
     "CREATE TRIGGER events_without_gaps BEFORE INSERT ON events"
     " WHEN NEW.event_no <> (SELECT coalesce(max(event_no), 0) + 1 FROM events WHERE run_key = NEW.run_key)"

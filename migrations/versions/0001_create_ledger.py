@@ -47,6 +47,19 @@ TABLES = [
      WITHOUT ROWID
     """,
     """
+    CREATE TABLE devices (
+        resource TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        facts TEXT DEFAULT '{}' NOT NULL,
+        compares_fences INTEGER NOT NULL,
+        boot_count INTEGER,
+        generation INTEGER DEFAULT 1 NOT NULL,
+        first_seen_us INTEGER NOT NULL,
+        last_seen_us INTEGER NOT NULL,
+        PRIMARY KEY (resource)
+    )
+    """,
+    """
     CREATE TABLE dispatch_states (
         state TEXT NOT NULL,
         PRIMARY KEY (state)
@@ -109,6 +122,19 @@ TABLES = [
         PRIMARY KEY (state)
     )
      WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE qualifications (
+        qualification_id TEXT NOT NULL,
+        judge_digest TEXT NOT NULL,
+        set_digest TEXT NOT NULL,
+        document TEXT NOT NULL,
+        made_us INTEGER NOT NULL,
+        PRIMARY KEY (qualification_id)
+    )
+    """,
+    """
+    CREATE INDEX qualifications_by_judge ON qualifications (judge_digest, made_us)
     """,
     """
     CREATE TABLE reservation_states (
@@ -272,6 +298,7 @@ TABLES = [
     """
     CREATE TABLE leases (
         lease_id TEXT NOT NULL,
+        set_id TEXT,
         resource TEXT NOT NULL,
         state TEXT NOT NULL,
         worker_id TEXT,
@@ -283,6 +310,7 @@ TABLES = [
         ended_us INTEGER,
         boot_id TEXT,
         expires_boot_ns INTEGER,
+        lease_ms INTEGER,
         reason TEXT,
         PRIMARY KEY (lease_id),
         FOREIGN KEY(state) REFERENCES lease_states (state),
@@ -291,7 +319,13 @@ TABLES = [
     )
     """,
     """
+    CREATE INDEX leases_of_set ON leases (set_id) WHERE set_id IS NOT NULL
+    """,
+    """
     CREATE UNIQUE INDEX leases_one_holder ON leases (resource) WHERE state = 'held'
+    """,
+    """
+    CREATE INDEX leases_quarantined ON leases (resource) WHERE state = 'quarantined'
     """,
     """
     CREATE INDEX leases_waiting ON leases (resource, lease_id) WHERE state = 'waiting'
@@ -457,6 +491,9 @@ TABLES = [
     CREATE UNIQUE INDEX calls_of_attempt ON calls (run_key, slot_no, attempt_no, position) WHERE owner = 'attempt'
     """,
     """
+    CREATE INDEX calls_of_lease ON calls (lease_id, call_id) WHERE lease_id IS NOT NULL
+    """,
+    """
     CREATE TABLE judgments (
         run_key INTEGER NOT NULL,
         evaluation_no INTEGER NOT NULL,
@@ -472,6 +509,7 @@ TABLES = [
         raw TEXT,
         parser TEXT,
         evidence_digest TEXT,
+        cache_key TEXT,
         reused_from TEXT,
         worker_id TEXT,
         judged_us INTEGER,
@@ -488,6 +526,9 @@ TABLES = [
      WITHOUT ROWID
     """,
     """
+    CREATE INDEX judgments_by_cache_key ON judgments (cache_key) WHERE cache_key IS NOT NULL AND state = 'judged' AND reused_from IS NULL
+    """,
+    """
     CREATE TABLE sessions (
         run_key INTEGER NOT NULL,
         slot_no INTEGER NOT NULL,
@@ -498,6 +539,7 @@ TABLES = [
         checkpoint_artifact TEXT,
         began_us INTEGER NOT NULL,
         ended_us INTEGER,
+        reason TEXT,
         PRIMARY KEY (run_key, slot_no, attempt_no, session_no),
         FOREIGN KEY(run_key, slot_no, attempt_no) REFERENCES attempts (run_key, slot_no, attempt_no),
         FOREIGN KEY(run_key) REFERENCES runs (run_key),
@@ -578,6 +620,37 @@ TABLES = [
         FOREIGN KEY(call_id) REFERENCES calls (call_id),
         FOREIGN KEY(answer_artifact) REFERENCES artifacts (digest)
     )
+    """,
+    """
+    CREATE TABLE turns (
+        run_key INTEGER NOT NULL,
+        slot_no INTEGER NOT NULL,
+        attempt_no INTEGER NOT NULL,
+        session_no INTEGER NOT NULL,
+        turn INTEGER NOT NULL,
+        message TEXT NOT NULL,
+        answer TEXT,
+        answer_artifact TEXT,
+        answer_digest TEXT NOT NULL,
+        evidence TEXT DEFAULT '{}' NOT NULL,
+        flags TEXT DEFAULT '[]' NOT NULL,
+        source TEXT DEFAULT 'wire' NOT NULL,
+        call_id TEXT,
+        dispatch_no INTEGER,
+        carried_from INTEGER,
+        replay INTEGER DEFAULT 0 NOT NULL,
+        checkpoint_artifact TEXT,
+        committed_us INTEGER NOT NULL,
+        PRIMARY KEY (run_key, slot_no, attempt_no, session_no, turn),
+        FOREIGN KEY(run_key, slot_no, attempt_no, session_no) REFERENCES sessions (run_key, slot_no, attempt_no, session_no),
+        CONSTRAINT one_answer CHECK ((answer IS NULL) <> (answer_artifact IS NULL)),
+        CONSTRAINT carried_says_from_where CHECK ((source = 'carried') = (carried_from IS NOT NULL)),
+        FOREIGN KEY(run_key) REFERENCES runs (run_key),
+        FOREIGN KEY(answer_artifact) REFERENCES artifacts (digest),
+        FOREIGN KEY(call_id) REFERENCES calls (call_id),
+        FOREIGN KEY(checkpoint_artifact) REFERENCES artifacts (digest)
+    )
+     WITHOUT ROWID
     """,
     """
     CREATE TABLE reservations (
@@ -759,6 +832,16 @@ TRIGGERS = [
     BEGIN SELECT RAISE(ABORT, 'rows of judgments are never deleted'); END
     """,
     """
+    CREATE TRIGGER sessions_stay BEFORE DELETE ON sessions
+    WHEN coalesce((SELECT state FROM runs WHERE run_key = OLD.run_key), '') NOT IN ('planning', 'importing')
+    BEGIN SELECT RAISE(ABORT, 'rows of sessions are never deleted'); END
+    """,
+    """
+    CREATE TRIGGER turns_stay BEFORE DELETE ON turns
+    WHEN coalesce((SELECT state FROM runs WHERE run_key = OLD.run_key), '') NOT IN ('planning', 'importing')
+    BEGIN SELECT RAISE(ABORT, 'rows of turns are never deleted'); END
+    """,
+    """
     CREATE TRIGGER events_unchanged BEFORE UPDATE ON events
     BEGIN SELECT RAISE(ABORT, 'rows of events are never changed'); END
     """,
@@ -781,6 +864,10 @@ TRIGGERS = [
     """
     CREATE TRIGGER budget_amendments_unchanged BEFORE UPDATE ON budget_amendments
     BEGIN SELECT RAISE(ABORT, 'rows of budget_amendments are never changed'); END
+    """,
+    """
+    CREATE TRIGGER turns_unchanged BEFORE UPDATE ON turns
+    BEGIN SELECT RAISE(ABORT, 'rows of turns are never changed'); END
     """,
     """
     CREATE TRIGGER events_without_gaps BEFORE INSERT ON events
