@@ -20,6 +20,7 @@ __all__ = [
     "USAGE_MAX",
     "Case",
     "Dispatching",
+    "Exchange",
     "Judge",
     "Missing",
     "NoVerdict",
@@ -30,6 +31,7 @@ __all__ = [
     "QueryState",
     "SlotView",
     "Target",
+    "Turn",
     "Usage",
     "Verdict",
     "WireProgress",
@@ -72,13 +74,39 @@ class Case:
 
 
 @attrs.frozen
+class Exchange:
+    """One committed turn of a conversation: what was said to the target, and what it answered."""
+
+    message: JsonValue
+    answer: JsonValue
+
+
+@attrs.frozen
+class Turn:
+    """Where in its conversation a request stands. ``number`` counts from 1; ``history`` holds committed turns alone.
+
+    ``session`` is the id of the session on the target: another attempt has another, also where it goes on from a
+    checkpoint of an earlier one.
+    """
+
+    session: str
+    number: int
+    message: JsonValue
+    history: tuple[Exchange, ...] = ()
+
+
+@attrs.frozen
 class SlotView:
-    """Which planned observation a request is for; ``repetition`` counts from 1."""
+    """Which planned observation a request is for; ``repetition`` counts from 1.
+
+    ``turn`` is set in a conversation only; a request outside of one is its case's only request.
+    """
 
     run_id: str
     case: Case
     variant: str
     repetition: int
+    turn: Turn | None = None
 
 
 @attrs.frozen
@@ -132,7 +160,9 @@ class Outcome:
     ``deadline``, ``connect.refused``), ``message`` one line for people without secrets. ``answer`` is the value that
     judges see, MISSING where there is none; ``raw`` the bounded bytes that came back. ``status`` is an HTTP status or
     an exit status. ``retry_after_seconds`` is what the target asked for. ``flags`` are facts about a whole answer
-    (``truncated``, ``filtered``). ``bytes_sent`` is as in `WireProgress`.
+    (``truncated``, ``filtered``). ``bytes_sent`` is as in `WireProgress`. ``checkpoint`` is the target's own opaque
+    bytes from which its session can be restored as it stands after this turn. ``quarantine`` says, in one line, why
+    nothing more may be sent to the device before an operator has looked at it.
     """
 
     state: DispatchState
@@ -148,6 +178,8 @@ class Outcome:
     retry_after_seconds: float | None = None
     bytes_sent: int | None = None
     wire_sends: int = 1
+    checkpoint: bytes | None = None
+    quarantine: str | None = None
 
 
 @attrs.frozen
