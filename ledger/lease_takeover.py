@@ -1,0 +1,91 @@
+"""Replacing a holder: its lease is lost, and what it had in flight under that lease is unknown, in one transaction.
+
+So the old holder's later writes find another state and are refused, or become late evidence; a request that it had sent
+is never guessed to have failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from .attempts import end_dispatch, lose
+from .coordinators import follow_up
+from .crashpoints import crashpoint
+from .lease_records import LEASE_LOST, has_expired
+from .records import DispatchFacts, DispatchKey
+from .states import CallOwner, DispatchState, IfUnknown
+from .transaction import Transaction
+
+__all__ = ["replace"]
+
+
+def replace(
+    tx: Transaction, lease_ids: Sequence[str], *, dead: Collection[str], reason: str | None = None
+) -> tuple[str, ...]:
+    """End these leases as lost, with everything in flight under the sets that they belong to; returns those ended.
+
+    Of a set, the other leases are lost with it where its holder is ``dead`` or their device compares fences; a device
+    that does not stays with its frozen holder.
+    """
+    ended: list[str] = []
+    for lease_id in lease_ids:
+        row = tx.row("SELECT set_id, state FROM leases WHERE lease_id = ?", (lease_id,))
+        if row is None or row[1] not in ("held", "waiting"):
+            continue
+        is_dead = lease_id in dead
+        why = reason or ("its process died" if is_dead else "it ran out")
+        end_in_flight(tx, row[0], is_dead=is_dead)
+        for other in _of_set(tx, row[0], lease_id, is_dead=is_dead):
+            _lose(tx, other, why)
+            ended.append(other[0])
+    crashpoint("lease.takeover.inside")
+    return tuple(ended)
+
+
+def end_in_flight(tx: Transaction, set_id: str, *, is_dead: bool) -> int:
+    """Have everything that is in flight under the set be unknown, and return how many dispatches that were."""
+    rows = tx.rows(
+        "SELECT c.run_key, c.slot_no, c.attempt_no, c.call_id, d.dispatch_no, c.owner, c.if_unknown, c.key_until_us,"
+        " coalesce(c.payload, c.payload_artifact) IS NOT NULL FROM leases l JOIN calls c ON c.lease_id = l.lease_id"
+        " JOIN dispatches d ON d.call_id = c.call_id AND d.state = 'intended' WHERE l.set_id = ?",
+        (set_id,),
+    )
+    for row in rows:
+        _end_dispatch(tx, row, is_dead=is_dead)
+    return len(rows)
+
+
+def _end_dispatch(tx: Transaction, row: tuple[Any, ...], *, is_dead: bool) -> None:
+    run_key, slot_no, attempt_no, call_id, dispatch_no, owner, if_unknown, key_until, stored = row
+    message = "its process died" if is_dead else "its holder was frozen for longer than its lease"
+    facts = DispatchFacts(DispatchState.UNKNOWN, LEASE_LOST, message, settled_by="recovery")
+    if owner != CallOwner.ATTEMPT:
+        end_dispatch(tx, DispatchKey(run_key or 0, 0, 0, call_id, dispatch_no), facts, DispatchState.INTENDED)
+        return
+    waiting = follow_up(IfUnknown(if_unknown), now_us=tx.now_us, key_until_us=key_until, stored=bool(stored))
+    key = DispatchKey(run_key, slot_no, attempt_no, call_id, dispatch_no)
+    lose(tx, key, facts, waiting=waiting, suspect=is_dead and waiting is not None)
+
+
+def _of_set(tx: Transaction, set_id: str, lease_id: str, *, is_dead: bool) -> list[tuple[Any, ...]]:
+    rows = tx.rows(
+        "SELECT l.lease_id, l.resource, l.fence, l.run_key, l.state, d.compares_fences, l.boot_id, l.expires_boot_ns"
+        " FROM leases l LEFT JOIN devices d ON d.resource = l.resource"
+        " WHERE l.set_id = ? AND l.state IN ('held', 'waiting')",
+        (set_id,),
+    )
+    now_ns = tx.clock.boot_ns()
+    return [row for row in rows if is_dead or row[0] == lease_id or (row[5] and has_expired(row[6], row[7], now_ns))]
+
+
+def _lose(tx: Transaction, row: tuple[Any, ...], why: str) -> None:
+    lease_id, resource, fence, run_key, state = row[:5]
+    tx.move("lease", "lost",
+            "UPDATE leases SET state = 'lost', ended_us = ?, reason = ? WHERE lease_id = ?"
+            " AND state IN ('held', 'waiting')",
+            (tx.now_us, why, lease_id))  # fmt: skip
+    if run_key is not None and state == "held":
+        tx.event(run_key, "lease.lost", {
+            "lease": lease_id, "resource": resource, "fence": fence, "reason": why, "by": tx.worker_id
+        })  # fmt: skip
