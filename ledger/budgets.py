@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, func, update
 
 from .errors import BudgetExhausted, UsageError
 from .records import DispatchFacts, DispatchKey, Hold
-from .schema import budget_amendments, budgets, reservations
+from .schema import IN_TROUBLE, budget_amendments, budgets, reservations
 from .statements import hot, hot_insert
 from .states import BudgetKind
 from .transaction import Transaction
@@ -179,7 +179,7 @@ def _let_wait_again(tx: Transaction, run_key: int) -> None:
     """What a full budget had kept from being attempted, or from being resent or asked for, waits for it again."""
     count = tx.change(
         "UPDATE slots INDEXED BY slots_in_trouble SET state = 'pending', reason = NULL, not_before_us = 0"
-        " WHERE run_key = ? AND reason = 'budget' AND state NOT IN ('pending', 'in_flight', 'selected')"
+        f" WHERE run_key = ? AND reason = 'budget' AND {IN_TROUBLE}"
         " AND (state = 'unavailable' OR (state = 'unknown' AND next_step <> 'new'))"
         " AND EXISTS (SELECT 1 FROM runs WHERE runs.run_key = slots.run_key AND runs.state <> 'cancelled')",
         (run_key,),

@@ -11,6 +11,8 @@ from typing import Final
 
 import attrs
 
+from .schema import IN_TROUBLE_OF_S
+
 __all__ = ["RULES", "Rule", "Severity"]
 
 
@@ -63,7 +65,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "slot.unknown_without_attempt",
         "slots are unknown whose newest attempt is not",
         f"SELECT {_SLOT} FROM slots s {_OF_RUN} {_NEWEST} WHERE s.state = 'unknown'"
-        " AND s.state NOT IN ('pending', 'in_flight', 'selected') AND coalesce(a.state, '') <> 'unknown'",
+        f" AND {IN_TROUBLE_OF_S} AND coalesce(a.state, '') <> 'unknown'",
         _RESTORE,
     ),
     Rule(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from .ledger import Reader
+from .schema import IN_TROUBLE_OF_S
 from .states import DispatchState, SlotState
 
 __all__ = [
@@ -44,7 +45,7 @@ def troubled_slots(reader: Reader, run_key: int, *, limit: int) -> list[Troubled
             " JOIN cases c ON c.run_key = s.run_key AND c.case_no = s.case_no"
             " JOIN variants v ON v.run_key = s.run_key AND v.variant_no = s.variant_no"
             " LEFT JOIN attempts a ON a.run_key = s.run_key AND a.slot_no = s.slot_no AND a.attempt_no = s.attempts"
-            f" WHERE s.run_key = ? AND s.state NOT IN ('pending', 'in_flight', 'selected') AND s.state IN ({marks})"
+            f" WHERE s.run_key = ? AND {IN_TROUBLE_OF_S} AND s.state IN ({marks})"
             " ORDER BY s.state, s.slot_no LIMIT ?",
             (run_key, *_TROUBLED, limit),
         )

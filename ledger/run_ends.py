@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from .errors import RunNotResumable, UsageError
+from .schema import IN_TROUBLE
 from .transaction import Transaction
 
 __all__ = ["RETRIABLE", "abandon_run", "ask_to_stop", "finish_run", "leave_undecided", "mark_unavailable", "retry"]
@@ -115,7 +116,7 @@ def retry(tx: Transaction, run_key: int, *, state: str, reason: str | None) -> i
     count = tx.change(
         "UPDATE slots INDEXED BY slots_in_trouble SET state = 'pending', reason = NULL,"
         " not_before_us = 0, suspect = 0, solitary_deaths = 0 WHERE run_key = ? AND state = ?"
-        f" AND state NOT IN ('pending', 'in_flight', 'selected'){which}",
+        f" AND {IN_TROUBLE}{which}",
         (run_key, state, *values),
     )
     if count:

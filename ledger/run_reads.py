@@ -9,6 +9,7 @@ import attrs
 from .errors import RunAmbiguous, RunNotFound
 from .ledger import Reader
 from .records import BudgetPlan
+from .schema import IN_TROUBLE
 from .states import SlotState
 
 __all__ = [
@@ -176,7 +177,7 @@ def slot_counts(reader: Reader, run_key: int) -> dict[SlotState, int]:
         )[0]
     for name, count in reader.rows(
         "SELECT state, count(*) FROM slots INDEXED BY slots_in_trouble WHERE run_key = ?"
-        " AND state NOT IN ('pending', 'in_flight', 'selected') GROUP BY state",
+        f" AND {IN_TROUBLE} GROUP BY state",
         (run_key,),
     ):
         counts[SlotState(name)] = count
@@ -191,7 +192,7 @@ def slot_reasons(reader: Reader, run_key: int) -> list[tuple[str, str, int]]:
         (state, reason or "", count)
         for state, reason, count in reader.rows(
             "SELECT state, reason, count(*) FROM slots WHERE run_key = ?"
-            " AND state NOT IN ('pending', 'in_flight', 'selected') GROUP BY state, reason ORDER BY state, reason",
+            f" AND {IN_TROUBLE} GROUP BY state, reason ORDER BY state, reason",
             (run_key,),
         )
     ]

@@ -421,7 +421,7 @@ TABLES = [
     CREATE INDEX slots_in_flight ON slots (run_key, slot_no) WHERE state = 'in_flight'
     """,
     """
-    CREATE INDEX slots_in_trouble ON slots (run_key, state, slot_no) WHERE state NOT IN ('pending', 'in_flight', 'selected')
+    CREATE INDEX slots_in_trouble ON slots (run_key, state, slot_no) WHERE state <> 'pending' AND state <> 'in_flight' AND state <> 'selected'
     """,
     """
     CREATE INDEX slots_pending ON slots (run_key, not_before_us, slot_no) WHERE state = 'pending'
