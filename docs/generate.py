@@ -42,6 +42,7 @@ _TABLE_TITLES: Final = {
     "budgets[]": "`[[budgets]]`",
     "execution": "`[execution]`",
     "execution.backoff": "`[execution] backoff`",
+    "device": "`[device]`",
 }
 _FORMS: Final = {
     "array": "list",

@@ -26,6 +26,7 @@ from sqlalchemy import (
 from sqlalchemy import text as sql_text
 
 from .columns import integer, metadata, run_key, state, text, transitions
+from .schema_evaluations import evaluation_judges, evaluations, judgments
 from .schema_resources import devices, fences, leases, provisions, qualifications
 from .schema_sessions import sessions, turns
 
@@ -210,75 +211,6 @@ attempts = Table(
     sqlite_with_rowid=False,
 )
 
-evaluations = Table(
-    "evaluations",
-    metadata,
-    run_key(),
-    integer("evaluation_no"),
-    text("evaluation_id"),
-    text("name"),
-    text("document", default="{}"),
-    text("document_digest"),
-    integer("set_at_event", null=True),
-    integer("created_us"),
-    integer("ended_us", null=True),
-    PrimaryKeyConstraint("run_key", "evaluation_no"),
-    UniqueConstraint("evaluation_id"),
-)
-
-evaluation_judges = Table(
-    "evaluation_judges",
-    metadata,
-    run_key(),
-    integer("evaluation_no"),
-    integer("judge_no"),
-    text("name"),
-    text("kind"),
-    text("identity", default="{}"),
-    text("identity_digest"),
-    PrimaryKeyConstraint("run_key", "evaluation_no", "judge_no"),
-    ForeignKeyConstraint(["run_key", "evaluation_no"], ["evaluations.run_key", "evaluations.evaluation_no"]),
-)
-
-_JUDGMENT_KEY = ("run_key", "evaluation_no", "judge_no", "slot_no", "attempt_no", "sample_no")
-judgments = Table(
-    "judgments",
-    metadata,
-    run_key(),
-    integer("evaluation_no"),
-    integer("judge_no"),
-    integer("slot_no"),
-    integer("attempt_no"),
-    integer("sample_no", default=1),
-    state("judgment"),
-    integer("passed", null=True),
-    Column("score", Text, nullable=True),
-    text("reason", null=True),
-    text("explanation", null=True),
-    text("raw", null=True),
-    text("parser", null=True),
-    text("evidence_digest", null=True),
-    text("cache_key", null=True),
-    text("reused_from", null=True),
-    text("worker_id", ForeignKey("workers.worker_id"), null=True),
-    integer("judged_us", null=True),
-    PrimaryKeyConstraint(*_JUDGMENT_KEY),
-    ForeignKeyConstraint(
-        ["run_key", "evaluation_no", "judge_no"],
-        ["evaluation_judges.run_key", "evaluation_judges.evaluation_no", "evaluation_judges.judge_no"],
-    ),
-    ForeignKeyConstraint(_ATTEMPT_KEY, ["attempts.run_key", "attempts.slot_no", "attempts.attempt_no"]),
-    CheckConstraint("state <> 'judged' OR passed IS NOT NULL OR score IS NOT NULL", name="judged_has_verdict"),
-    CheckConstraint("state <> 'no_verdict' OR reason IS NOT NULL", name="no_verdict_has_reason"),
-    CheckConstraint("state = 'judged' OR (passed IS NULL AND score IS NULL)", name="verdict_only_when_judged"),
-    sqlite_with_rowid=False,
-)
-Index(
-    "judgments_by_cache_key",
-    judgments.c.cache_key,
-    sqlite_where=sql_text("cache_key IS NOT NULL AND state = 'judged' AND reused_from IS NULL"),
-)
-
 artifacts = Table(
     "artifacts",
     metadata,
@@ -318,7 +250,8 @@ calls = Table(
     ForeignKeyConstraint(_ATTEMPT_KEY, ["attempts.run_key", "attempts.slot_no", "attempts.attempt_no"]),
     CheckConstraint(
         "CASE owner WHEN 'attempt' THEN run_key IS NOT NULL AND slot_no IS NOT NULL AND attempt_no IS NOT NULL"
-        " WHEN 'judgment' THEN run_key IS NOT NULL AND evaluation_no IS NOT NULL AND slot_no IS NOT NULL"
+        " WHEN 'judgment' THEN run_key IS NOT NULL AND evaluation_no IS NOT NULL AND judge_no IS NOT NULL"
+        " AND slot_no IS NOT NULL AND attempt_no IS NOT NULL AND sample_no IS NOT NULL"
         " WHEN 'stack' THEN provision_id IS NOT NULL"
         " WHEN 'lease' THEN lease_id IS NOT NULL ELSE 1 END",
         name="owner_is_named",
@@ -332,6 +265,18 @@ Index(
     calls.c.position,
     unique=True,
     sqlite_where=sql_text("owner = 'attempt'"),
+)
+Index(
+    "calls_of_judgment",
+    calls.c.run_key,
+    calls.c.evaluation_no,
+    calls.c.judge_no,
+    calls.c.slot_no,
+    calls.c.attempt_no,
+    calls.c.sample_no,
+    calls.c.position,
+    unique=True,
+    sqlite_where=sql_text("owner = 'judgment'"),
 )
 Index("calls_of_lease", calls.c.lease_id, calls.c.call_id, sqlite_where=sql_text("lease_id IS NOT NULL"))
 

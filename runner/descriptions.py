@@ -20,6 +20,7 @@ from .protocols import Judge, Missing, Target
 from .work_order import WorkOrder
 from .work_order_budgets import budget_tables
 from .work_order_build import Maker, build_judges, build_targets
+from .work_order_device import device_table
 from .work_order_execution import execution_table
 
 __all__ = [
@@ -117,7 +118,11 @@ def run_plan(description: Description, *, forked_from: str | None = None) -> Run
 
 def settings_of(order: WorkOrder) -> str:
     """How the work order wants a run to be executed from now on, as canonical JSON text."""
-    return canonical_text({"execution": execution_table(order.execution), "budgets": budget_tables(order.budgets)})
+    return canonical_text({
+        "execution": execution_table(order.execution),
+        "budgets": budget_tables(order.budgets),
+        "device": device_table(order.device),
+    })  # fmt: skip
 
 
 def case_plans(description: Description) -> Iterator[CasePlan]:

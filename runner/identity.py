@@ -25,6 +25,7 @@ from .budget_spec import UNITS, BudgetSpec
 from .errors import IdentityNewer
 from .protocols import Judge, Target
 from .work_order import ExecutionSpec, WorkOrder
+from .work_order_device import DEVICE_LIMITS, DEVICE_THROUGHPUT, DeviceSpec, device_table
 
 __all__ = [
     "ADDED",
@@ -99,14 +100,19 @@ def identity_document(
     }
     execution = order.execution
     defaulted = [key for key in (*_LIMITS, *_THROUGHPUT) if key in execution.defaulted]
+    defaulted += [f"device_{key}" for key in (*DEVICE_LIMITS, *DEVICE_THROUGHPUT) if key in order.device.defaulted]
     return {
         "identity_version": IDENTITY_VERSION,
         Section.IDENTITY.value: identity,
         Section.LIMITS.value: {
             **_values(execution, _LIMITS),
+            **_device_values(order.device, DEVICE_LIMITS),
             "budgets": _budgets(order.budgets),
         },
-        Section.THROUGHPUT.value: _values(execution, _THROUGHPUT),
+        Section.THROUGHPUT.value: {
+            **_values(execution, _THROUGHPUT),
+            **_device_values(order.device, DEVICE_THROUGHPUT),
+        },
         "defaulted": list(defaulted),
     }
 
@@ -179,6 +185,11 @@ def _identity_of(variant: str, target: Target) -> dict[str, JsonValue]:
 def _values(execution: ExecutionSpec, keys: Sequence[str]) -> dict[str, JsonValue]:
     values = {key: getattr(execution, key) for key in keys}
     return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+
+
+def _device_values(device: DeviceSpec, keys: Sequence[str]) -> dict[str, JsonValue]:
+    table = device_table(device)
+    return {f"device_{key}": table[key] for key in keys}
 
 
 def _budgets(specs: Iterable[BudgetSpec]) -> dict[str, JsonValue]:

@@ -35,6 +35,7 @@ from .stopping import StopSwitch
 from .tally import Tally
 from .work_order import WorkOrder
 from .work_order_budgets import read_budgets
+from .work_order_device import DEVICE_LIMITS, DEVICE_THROUGHPUT, DeviceSpec, read_device
 from .work_order_execution import ExecutionSpec, read_execution
 from .work_order_files import Place
 
@@ -91,7 +92,7 @@ def reopened(
         parse_json(run.work_order),  # type: ignore[arg-type]
         source=f"run {run.run_id}", folder=known or "", targets=targets, judges=judges,
     )  # fmt: skip
-    order = order.replaced(execution=_execution_of(run))
+    order = order.replaced(execution=_execution_of(run), device=_device_of(run))
     description = describe_again(order, run, adapters)
     refuse_changes(run.run_id, compare(_stored_identity(run), description.identity))
     return Session(run, with_judges_of(ledger, run, description))
@@ -230,6 +231,15 @@ def _execution_of(run: RunRow) -> ExecutionSpec:
     spec = read_execution(settings["execution"], place=Place(f"run {run.run_id}", ("execution",)))
     stored = _stored_identity(run)
     return attrs.evolve(spec, defaulted=frozenset(stored.get("defaulted", ())))
+
+
+def _device_of(run: RunRow) -> DeviceSpec:
+    settings = parse_json(run.settings)
+    assert isinstance(settings, dict)
+    spec = read_device(settings.get("device", {}), place=Place(f"run {run.run_id}", ("device",)))
+    known = _stored_identity(run).get("defaulted", ())
+    keys = (*DEVICE_LIMITS, *DEVICE_THROUGHPUT)
+    return attrs.evolve(spec, defaulted=frozenset(key for key in keys if f"device_{key}" in known))
 
 
 def _stored_identity(run: RunRow) -> dict[str, Any]:

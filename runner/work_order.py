@@ -20,6 +20,7 @@ from .case_files import CaseFile, CaseList, CasesInLedger, CaseSource, load_case
 from .case_files import cases as read_cases
 from .protocols import GIVEN, Case, Judge, Target
 from .work_order_budgets import budget_tables, read_budgets
+from .work_order_device import DeviceOptions, DeviceSpec, device_table, read_device
 from .work_order_execution import ExecutionOptions, ExecutionSpec, execution_table, read_execution
 from .work_order_files import Place, parse_work_order, read_text, refuse_foreign
 from .work_order_models import CasesTable, JudgeTable, OrderTable, TargetTable, VariantTable, a_name, check, shown_value
@@ -64,8 +65,9 @@ class WorkOrder:
     """A work order, whole and checked; its cases are read only when they are gone through.
 
     ``variants`` are targets (objects with an ``identity()``) or tables with a ``kind``; ``target`` alone makes one
-    variant, ``default``. Budgets are written as in ``[budgets]`` or ``[[budgets]]``, the other options as in
-    ``[execution]``. ``folder`` is where relative paths begin, ``source`` what faults are reported under.
+    variant, ``default``. Budgets are written as in ``[budgets]`` or ``[[budgets]]``, ``device`` as in ``[device]``, the
+    other options as in ``[execution]``. ``folder`` is where relative paths begin, ``source`` what faults are reported
+    under.
     Raises WorkOrderInvalid.
     """
 
@@ -76,6 +78,7 @@ class WorkOrder:
     judges: tuple[AnyJudge, ...]
     budgets: tuple[BudgetSpec, ...]
     execution: ExecutionSpec
+    device: DeviceSpec
     folder: Path = attrs.field(eq=False)
     source: str = attrs.field(eq=False)
 
@@ -89,6 +92,7 @@ class WorkOrder:
         repetitions: int = 1,
         judges: Sequence[AnyJudge | Mapping[str, JsonValue]] = (),
         budgets: Mapping[str, object] | Sequence[object] = (),
+        device: DeviceOptions | None = None,
         folder: str | Path = "",
         **execution: Unpack[ExecutionOptions],
     ) -> None:
@@ -104,6 +108,7 @@ class WorkOrder:
             judges=_judges(judges, root.at("judges")),
             budgets=read_budgets(budgets, variants=list(sides), place=root.at("budgets")),
             execution=read_execution(dict(execution), place=root),
+            device=read_device(device or {}, place=root.at("device")),
             folder=Path(folder),
             source=root.source,
         )
@@ -148,6 +153,7 @@ class WorkOrder:
             "judges": [_judge_table(judge) for judge in self.judges],
             "budgets": budget_tables(self.budgets),
             "execution": execution_table(self.execution),
+            "device": device_table(self.device),
         }
 
     def replaced(self, **fields: Any) -> WorkOrder:
@@ -185,6 +191,7 @@ def _read(raw: Mapping[str, Any], root: Place, folder: Path) -> WorkOrder:
         judges=_judges(order.judges, root.at("judges")),
         budgets=read_budgets(order.budgets, variants=list(variants), place=root.at("budgets")),
         execution=read_execution(order.execution, place=root.at("execution")),
+        device=read_device(order.device, place=root.at("device")),
         folder=folder,
         source=root.source,
     )

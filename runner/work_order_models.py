@@ -23,6 +23,7 @@ __all__ = [
     "BackoffTable",
     "BudgetTable",
     "CasesTable",
+    "DeviceTable",
     "ExecutionTable",
     "JudgeTable",
     "KeyClass",
@@ -89,6 +90,7 @@ class OrderTable(Table):
         form="table, or list of tables",
     )
     execution: dict[str, Any] = _key({}, KeyClass.LIMIT, "How the run is executed.")
+    device: dict[str, Any] = _key({}, KeyClass.LIMIT, "How devices are held; for targets that work on one.")
 
 
 class CasesTable(Table):
@@ -191,6 +193,29 @@ class BackoffTable(Table):
     max_seconds: float = _key(60.0, KeyClass.THROUGHPUT, "The longest wait of all.", gt=0)
 
 
+class DeviceTable(Table):
+    lease_seconds: float = _key(
+        30.0,
+        KeyClass.THROUGHPUT,
+        "How long a lease lasts unless it is renewed, which is done after each third of it; how long a runner that"
+        " hangs may keep a device that compares fences.",
+        ge=0.5,
+        le=3600,
+    )
+    tenure_seconds: float = _key(
+        60.0,
+        KeyClass.THROUGHPUT,
+        "How long the run keeps a device that another runner waits for; it lets go between two attempts.",
+        ge=0,
+        le=86_400,
+    )
+    on_reboot: Literal["refuse", "new_generation"] = _key(
+        "refuse",
+        KeyClass.LIMIT,
+        "What to do when a device has rebooted since this run saw it: end the session, or record it and go on.",
+    )
+
+
 TABLES: Final[Mapping[str, type[Table]]] = {
     "": OrderTable,
     "cases": CasesTable,
@@ -201,6 +226,7 @@ TABLES: Final[Mapping[str, type[Table]]] = {
     "budgets[]": UnitBudgetTable,
     "execution": ExecutionTable,
     "execution.backoff": BackoffTable,
+    "device": DeviceTable,
 }
 
 

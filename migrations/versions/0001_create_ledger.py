@@ -259,7 +259,9 @@ TABLES = [
         name TEXT NOT NULL,
         document TEXT DEFAULT '{}' NOT NULL,
         document_digest TEXT NOT NULL,
+        settings TEXT DEFAULT '{}' NOT NULL,
         set_at_event INTEGER,
+        set_read_to INTEGER DEFAULT 0 NOT NULL,
         created_us INTEGER NOT NULL,
         ended_us INTEGER,
         PRIMARY KEY (run_key, evaluation_no),
@@ -386,9 +388,14 @@ TABLES = [
         kind TEXT NOT NULL,
         identity TEXT DEFAULT '{}' NOT NULL,
         identity_digest TEXT NOT NULL,
+        samples INTEGER DEFAULT 1 NOT NULL,
+        requirement TEXT,
+        qualification_id TEXT,
+        qualified INTEGER,
         PRIMARY KEY (run_key, evaluation_no, judge_no),
         FOREIGN KEY(run_key, evaluation_no) REFERENCES evaluations (run_key, evaluation_no),
-        FOREIGN KEY(run_key) REFERENCES runs (run_key)
+        FOREIGN KEY(run_key) REFERENCES runs (run_key),
+        FOREIGN KEY(qualification_id) REFERENCES qualifications (qualification_id)
     )
     """,
     """
@@ -478,7 +485,7 @@ TABLES = [
         intended_us INTEGER NOT NULL,
         PRIMARY KEY (call_id),
         FOREIGN KEY(run_key, slot_no, attempt_no) REFERENCES attempts (run_key, slot_no, attempt_no),
-        CONSTRAINT owner_is_named CHECK (CASE owner WHEN 'attempt' THEN run_key IS NOT NULL AND slot_no IS NOT NULL AND attempt_no IS NOT NULL WHEN 'judgment' THEN run_key IS NOT NULL AND evaluation_no IS NOT NULL AND slot_no IS NOT NULL WHEN 'stack' THEN provision_id IS NOT NULL WHEN 'lease' THEN lease_id IS NOT NULL ELSE 1 END),
+        CONSTRAINT owner_is_named CHECK (CASE owner WHEN 'attempt' THEN run_key IS NOT NULL AND slot_no IS NOT NULL AND attempt_no IS NOT NULL WHEN 'judgment' THEN run_key IS NOT NULL AND evaluation_no IS NOT NULL AND judge_no IS NOT NULL AND slot_no IS NOT NULL AND attempt_no IS NOT NULL AND sample_no IS NOT NULL WHEN 'stack' THEN provision_id IS NOT NULL WHEN 'lease' THEN lease_id IS NOT NULL ELSE 1 END),
         FOREIGN KEY(run_key) REFERENCES runs (run_key),
         FOREIGN KEY(owner) REFERENCES call_owners (owner),
         FOREIGN KEY(provision_id) REFERENCES provisions (provision_id),
@@ -491,42 +498,10 @@ TABLES = [
     CREATE UNIQUE INDEX calls_of_attempt ON calls (run_key, slot_no, attempt_no, position) WHERE owner = 'attempt'
     """,
     """
+    CREATE UNIQUE INDEX calls_of_judgment ON calls (run_key, evaluation_no, judge_no, slot_no, attempt_no, sample_no, position) WHERE owner = 'judgment'
+    """,
+    """
     CREATE INDEX calls_of_lease ON calls (lease_id, call_id) WHERE lease_id IS NOT NULL
-    """,
-    """
-    CREATE TABLE judgments (
-        run_key INTEGER NOT NULL,
-        evaluation_no INTEGER NOT NULL,
-        judge_no INTEGER NOT NULL,
-        slot_no INTEGER NOT NULL,
-        attempt_no INTEGER NOT NULL,
-        sample_no INTEGER DEFAULT 1 NOT NULL,
-        state TEXT NOT NULL,
-        passed INTEGER,
-        score TEXT,
-        reason TEXT,
-        explanation TEXT,
-        raw TEXT,
-        parser TEXT,
-        evidence_digest TEXT,
-        cache_key TEXT,
-        reused_from TEXT,
-        worker_id TEXT,
-        judged_us INTEGER,
-        PRIMARY KEY (run_key, evaluation_no, judge_no, slot_no, attempt_no, sample_no),
-        FOREIGN KEY(run_key, evaluation_no, judge_no) REFERENCES evaluation_judges (run_key, evaluation_no, judge_no),
-        FOREIGN KEY(run_key, slot_no, attempt_no) REFERENCES attempts (run_key, slot_no, attempt_no),
-        CONSTRAINT judged_has_verdict CHECK (state <> 'judged' OR passed IS NOT NULL OR score IS NOT NULL),
-        CONSTRAINT no_verdict_has_reason CHECK (state <> 'no_verdict' OR reason IS NOT NULL),
-        CONSTRAINT verdict_only_when_judged CHECK (state = 'judged' OR (passed IS NULL AND score IS NULL)),
-        FOREIGN KEY(run_key) REFERENCES runs (run_key),
-        FOREIGN KEY(state) REFERENCES judgment_states (state),
-        FOREIGN KEY(worker_id) REFERENCES workers (worker_id)
-    )
-     WITHOUT ROWID
-    """,
-    """
-    CREATE INDEX judgments_by_cache_key ON judgments (cache_key) WHERE cache_key IS NOT NULL AND state = 'judged' AND reused_from IS NULL
     """,
     """
     CREATE TABLE sessions (
@@ -598,6 +573,50 @@ TABLES = [
     """,
     """
     CREATE INDEX dispatches_open ON dispatches (run_key, call_id) WHERE state IN ('intended', 'unknown')
+    """,
+    """
+    CREATE TABLE judgments (
+        run_key INTEGER NOT NULL,
+        evaluation_no INTEGER NOT NULL,
+        judge_no INTEGER NOT NULL,
+        slot_no INTEGER NOT NULL,
+        attempt_no INTEGER NOT NULL,
+        sample_no INTEGER DEFAULT 1 NOT NULL,
+        state TEXT NOT NULL,
+        passed INTEGER,
+        score TEXT,
+        reason TEXT,
+        explanation TEXT,
+        raw TEXT,
+        parser TEXT,
+        evidence_digest TEXT,
+        cache_key TEXT,
+        reused_from TEXT,
+        call_id TEXT,
+        tries INTEGER DEFAULT 0 NOT NULL,
+        suspect INTEGER DEFAULT 0 NOT NULL,
+        solitary INTEGER DEFAULT 0 NOT NULL,
+        solitary_deaths INTEGER DEFAULT 0 NOT NULL,
+        worker_id TEXT,
+        judged_us INTEGER,
+        PRIMARY KEY (run_key, evaluation_no, judge_no, slot_no, attempt_no, sample_no),
+        FOREIGN KEY(run_key, evaluation_no, judge_no) REFERENCES evaluation_judges (run_key, evaluation_no, judge_no),
+        FOREIGN KEY(run_key, slot_no, attempt_no) REFERENCES attempts (run_key, slot_no, attempt_no),
+        CONSTRAINT judged_has_verdict CHECK (state <> 'judged' OR passed IS NOT NULL OR score IS NOT NULL),
+        CONSTRAINT no_verdict_has_reason CHECK (state <> 'no_verdict' OR reason IS NOT NULL),
+        CONSTRAINT verdict_only_when_judged CHECK (state = 'judged' OR (passed IS NULL AND score IS NULL)),
+        FOREIGN KEY(run_key) REFERENCES runs (run_key),
+        FOREIGN KEY(state) REFERENCES judgment_states (state),
+        FOREIGN KEY(call_id) REFERENCES calls (call_id),
+        FOREIGN KEY(worker_id) REFERENCES workers (worker_id)
+    )
+     WITHOUT ROWID
+    """,
+    """
+    CREATE INDEX judgments_by_cache_key ON judgments (cache_key) WHERE cache_key IS NOT NULL AND state = 'judged' AND reused_from IS NULL
+    """,
+    """
+    CREATE INDEX judgments_open ON judgments (run_key, evaluation_no, judge_no, slot_no, sample_no) WHERE state IN ('pending', 'judging')
     """,
     """
     CREATE TABLE observations (

@@ -13,7 +13,7 @@ from tallystick.ledger.errors import CaseFileInvalid, WorkOrderInvalid
 from tallystick.runner.case_files import load_cases, survey
 from tallystick.runner.identity import Section, identity_document
 from tallystick.runner.work_order import load_work_order
-from tallystick.runner.work_order_models import TABLES, BackoffTable, ExecutionTable, KeyClass
+from tallystick.runner.work_order_models import TABLES, BackoffTable, DeviceTable, ExecutionTable, KeyClass
 from tests.unit.runner.given import CASES, HEAD, TARGET, StillTarget, a_work_order, written
 
 PAGE = (generate.REFERENCE / "work-order.md").read_text(encoding="utf-8")
@@ -47,6 +47,7 @@ def test_the_class_of_an_execution_key_is_its_section_in_the_identity() -> None:
     document: Any = identity_document(order, {"default": StillTarget()}, "sha256:0")
     fields = {name: field for name, field in ExecutionTable.model_fields.items() if name != "backoff"}
     fields |= {f"backoff_{name}": field for name, field in BackoffTable.model_fields.items()}
+    fields |= {f"device_{name}": field for name, field in DeviceTable.model_fields.items()}
     sections = {Section.LIMITS: KeyClass.LIMIT, Section.THROUGHPUT: KeyClass.THROUGHPUT}
     for section, key_class in sections.items():
         named = {name for name, field in fields.items() if class_of(field) == key_class.value}
