@@ -8,15 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import bindparam, update
-
 from . import budgets
 from .artifacts import record
+from .attempt_statements import (
+    ADD_ATTEMPT,
+    ADD_CALL,
+    ADD_DISPATCH,
+    ADD_OBSERVATION,
+    ATTEMPT_AND_DISPATCH,
+    CLAIM,
+    END_DISPATCH,
+    END_SLOT,
+    HAS_UNKNOWN,
+    MOVE_ATTEMPT,
+)
+from .canonical import JsonValue
 from .crashpoints import crashpoint
 from .errors import TransitionRefused
 from .records import Artifact, Begun, DispatchFacts, DispatchKey, Hold, Intent, Waiting
-from .schema import attempts, calls, dispatches, observations, slots
-from .statements import hot, hot_insert
 from .states import AttemptState, DispatchState, NextStep, SlotState
 from .transaction import Transaction
 
@@ -30,6 +39,7 @@ __all__ = [
     "fail_unprepared",
     "give_back",
     "give_up",
+    "held_amounts",
     "is_unknown",
     "leave_unknown",
     "lose",
@@ -44,99 +54,6 @@ __all__ = [
     "tries_spent",
 ]
 
-_SLOT = (slots.c.run_key == bindparam("run")) & (slots.c.slot_no == bindparam("slot"))
-_CLAIM = hot(
-    update(slots)
-    .ordered_values(
-        (slots.c.state, bindparam("new")), (slots.c.attempts, slots.c.attempts + bindparam("one"))
-    )
-    .where(_SLOT, slots.c.state == bindparam("old"), slots.c.next_step == bindparam("step"))
-    .returning(slots.c.attempts),
-    "new", "one", "run", "slot", "old", "step",
-)  # fmt: skip
-_END_SLOT = hot(
-    update(slots)
-    .ordered_values(
-        (slots.c.state, bindparam("new")),
-        (slots.c.selected_attempt, bindparam("selected")),
-        (slots.c.next_step, bindparam("step")),
-        (slots.c.not_before_us, bindparam("not_before")),
-        (slots.c.reason, bindparam("why")),
-        (slots.c.suspect, bindparam("suspicion")),
-    )
-    .where(_SLOT, slots.c.state == bindparam("old"), slots.c.attempts == bindparam("attempt")),
-    "new", "selected", "step", "not_before", "why", "suspicion", "run", "slot", "old", "attempt",
-)  # fmt: skip
-_ADD_ATTEMPT = hot_insert(
-    attempts, "run_key", "slot_no", "attempt_no", "state", "worker_id", "fingerprint", "solitary", "began_us"
-)
-_ATTEMPT = (
-    (attempts.c.run_key == bindparam("run"))
-    & (attempts.c.slot_no == bindparam("slot"))
-    & (attempts.c.attempt_no == bindparam("attempt"))
-    & (attempts.c.state == bindparam("old"))
-)
-_MOVE_ATTEMPT = hot(
-    update(attempts)
-    .ordered_values(
-        (attempts.c.state, bindparam("new")),
-        (attempts.c.ended_us, bindparam("ended")),
-        (attempts.c.reason, bindparam("why")),
-        (attempts.c.message, bindparam("said")),
-    )
-    .where(_ATTEMPT),
-    "new", "ended", "why", "said", "run", "slot", "attempt", "old",
-)  # fmt: skip
-_ADD_CALL = hot_insert(
-    calls,
-    "call_id", "run_key", "owner", "slot_no", "attempt_no", "head", "payload", "payload_artifact", "payload_digest",
-    "payload_size", "if_unknown", "key_until_us", "fence", "intended_us",
-)  # fmt: skip
-_ADD_DISPATCH = hot_insert(dispatches, "call_id", "dispatch_no", "run_key", "state", "worker_id", "intended_us")
-_END_DISPATCH = hot(
-    update(dispatches)
-    .ordered_values(
-        (dispatches.c.state, bindparam("new")),
-        (dispatches.c.ended_us, bindparam("ended")),
-        (dispatches.c.duration_us, bindparam("took")),
-        (dispatches.c.bytes_sent, bindparam("sent")),
-        (dispatches.c.wire_sends, bindparam("sends")),
-        (dispatches.c.status, bindparam("code")),
-        (dispatches.c.reason, bindparam("why")),
-        (dispatches.c.message, bindparam("said")),
-        (dispatches.c.settled_by, bindparam("by")),
-        (dispatches.c.raw, bindparam("body")),
-        (dispatches.c.raw_artifact, bindparam("file")),
-        (dispatches.c.raw_cut, bindparam("cut")),
-        (dispatches.c.retry_after_us, bindparam("retry")),
-        (dispatches.c.tokens_in, bindparam("t_in")),
-        (dispatches.c.tokens_out, bindparam("t_out")),
-        (dispatches.c.cost_nanousd, bindparam("cost")),
-        (dispatches.c.usage, bindparam("used")),
-    )
-    .where(
-        (dispatches.c.call_id == bindparam("call"))
-        & (dispatches.c.dispatch_no == bindparam("dispatch"))
-        & (dispatches.c.state == bindparam("old"))
-    ),
-    "new", "ended", "took", "sent", "sends", "code", "why", "said", "by", "body", "file", "cut", "retry", "t_in",
-    "t_out", "cost", "used", "call", "dispatch", "old",
-)  # fmt: skip
-_ATTEMPT_AND_DISPATCH = (
-    "SELECT a.state, d.state FROM dispatches d JOIN calls c ON c.call_id = d.call_id"
-    " JOIN attempts a ON a.run_key = c.run_key AND a.slot_no = c.slot_no AND a.attempt_no = c.attempt_no"
-    " WHERE d.call_id = ? AND d.dispatch_no = ?"
-)
-_HAS_UNKNOWN = (
-    "SELECT EXISTS (SELECT 1 FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
-    " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? AND c.owner = 'attempt' AND d.state = 'unknown')"
-)
-_ADD_OBSERVATION = hot_insert(
-    observations,
-    "run_key", "slot_no", "attempt_no", "call_id", "dispatch_no", "answer", "answer_artifact", "answer_digest",
-    "evidence", "flags", "source", "observed_us",
-)  # fmt: skip
-
 
 def begin(tx: Transaction, intent: Intent) -> Begun:
     """Claim the slot, number a new attempt, reserve, and record the intent of its first dispatch.
@@ -145,7 +62,7 @@ def begin(tx: Transaction, intent: Intent) -> Begun:
     for its last call) and BudgetExhausted when a hold does not fit; then nothing of it stays.
     """
     run_key, slot_no, now = intent.run_key, intent.slot_no, tx.now_us
-    claimed = tx.rows(_CLAIM, ("in_flight", 1, run_key, slot_no, "pending", "new"))
+    claimed = tx.rows(CLAIM, ("in_flight", 1, run_key, slot_no, "pending", "new"))
     if not claimed:
         raise _not_claimed(slot_no)
     attempt_no = claimed[0][0]
@@ -153,20 +70,20 @@ def begin(tx: Transaction, intent: Intent) -> Begun:
     budgets.reserve(tx, run_key, intent.holds)
     execute = tx.execute
     execute(
-        _ADD_ATTEMPT,
+        ADD_ATTEMPT,
         (run_key, slot_no, attempt_no, "running", tx.worker_id, intent.fingerprint, int(intent.solitary), now),
     )
     execute(
-        _ADD_CALL,
+        ADD_CALL,
         (intent.call_id, run_key, "attempt", slot_no, attempt_no, intent.head, intent.payload,
          _recorded(tx, intent.payload_artifact), intent.payload_digest, intent.payload_size, intent.if_unknown,
          intent.key_until_us, intent.fence, now),
     )  # fmt: skip
-    execute(_ADD_DISPATCH, (intent.call_id, 1, run_key, "intended", tx.worker_id, now))
+    execute(ADD_DISPATCH, (intent.call_id, 1, run_key, "intended", tx.worker_id, now))
     budgets.record_reservations(tx, key)
     tx.event(run_key, "dispatch.intended", {
         "slot": slot_no, "attempt": attempt_no, "call": intent.call_id, "dispatch": 1,
-        "payload": intent.payload_digest, "held": _amounts(intent.holds),
+        "payload": intent.payload_digest, "held": held_amounts(intent.holds),
     })  # fmt: skip
     crashpoint("dispatch.intent.inside")
     return Begun(key, now)
@@ -186,7 +103,7 @@ def dispatch_again(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...]) -
 
     Raises TransitionRefused when the attempt does not run or that dispatch is still under way.
     """
-    states = tx.row(_ATTEMPT_AND_DISPATCH, (key.call_id, key.dispatch_no))
+    states = tx.row(ATTEMPT_AND_DISPATCH, (key.call_id, key.dispatch_no))
     if states is None or states[0] != "running" or states[1] not in ("refused", "unknown"):
         raise TransitionRefused(
             f"dispatch {key.dispatch_no} of call {key.call_id} cannot be followed by another",
@@ -263,7 +180,7 @@ def give_back(
 
 def is_unknown(tx: Transaction, key: DispatchKey) -> bool:
     """Whether some dispatch of the attempt has an unknown outcome."""
-    return bool(tx.row(_HAS_UNKNOWN, (key.run_key, key.slot_no, key.attempt_no))[0])
+    return bool(tx.row(HAS_UNKNOWN, (key.run_key, key.slot_no, key.attempt_no))[0])
 
 
 def stay_unknown(
@@ -321,7 +238,7 @@ def add_observation(
     """Keep an answer with its attempt; ``source`` is ``wire``, ``late``, ``query`` or ``operator``."""
     text, file = (answer, None) if isinstance(answer, str) else (None, _recorded(tx, answer))
     tx.execute(
-        _ADD_OBSERVATION,
+        ADD_OBSERVATION,
         (key.run_key, key.slot_no, key.attempt_no, key.call_id, key.dispatch_no, text, file, answer_digest, evidence,
          flags, source, tx.now_us),
     )  # fmt: skip
@@ -332,18 +249,18 @@ def _recorded(tx: Transaction, artifact: Artifact | None) -> str | None:
 
 
 def _intend(tx: Transaction, key: DispatchKey) -> None:
-    tx.execute(_ADD_DISPATCH, (key.call_id, key.dispatch_no, key.run_key, "intended", tx.worker_id, tx.now_us))
+    tx.execute(ADD_DISPATCH, (key.call_id, key.dispatch_no, key.run_key, "intended", tx.worker_id, tx.now_us))
     budgets.record_reservations(tx, key)
     tx.event(key.run_key, "dispatch.intended", {
         "slot": key.slot_no, "attempt": key.attempt_no, "call": key.call_id, "dispatch": key.dispatch_no,
-        "held": _amounts(key.holds),
+        "held": held_amounts(key.holds),
     })  # fmt: skip
     crashpoint("dispatch.intent.inside")
 
 
 def end_dispatch(tx: Transaction, key: DispatchKey, facts: DispatchFacts, old: DispatchState) -> None:
     tx.move(
-        "dispatch", facts.state, _END_DISPATCH,
+        "dispatch", facts.state, END_DISPATCH,
         (facts.state, tx.now_us, facts.duration_us, facts.bytes_sent, facts.wire_sends, facts.status, facts.reason,
          facts.message, facts.settled_by, facts.raw, _recorded(tx, facts.raw_artifact), int(facts.raw_cut),
          facts.retry_after_us, facts.tokens_in,
@@ -352,7 +269,7 @@ def end_dispatch(tx: Transaction, key: DispatchKey, facts: DispatchFacts, old: D
 
 
 def move_attempt(tx: Transaction, key: DispatchKey, new: AttemptState, old: AttemptState, facts: DispatchFacts) -> None:
-    tx.move("attempt", new, _MOVE_ATTEMPT,
+    tx.move("attempt", new, MOVE_ATTEMPT,
             (new, tx.now_us, facts.reason, facts.message, key.run_key, key.slot_no, key.attempt_no, old))  # fmt: skip
 
 
@@ -367,7 +284,7 @@ def _end_slot(
     suspect: bool = False,
 ) -> None:
     step, not_before = (waiting.step, waiting.not_before_us) if waiting else (NextStep.NEW, 0)
-    tx.move("slot", new, _END_SLOT,
+    tx.move("slot", new, END_SLOT,
             (new, key.attempt_no if selected else None, step, not_before, reason, int(suspect), key.run_key,
              key.slot_no, "in_flight", key.attempt_no))  # fmt: skip
 
@@ -381,7 +298,8 @@ def record_event(
     })  # fmt: skip
 
 
-def _amounts(holds: Sequence[Hold]) -> dict[str, int]:
+def held_amounts(holds: Sequence[Hold]) -> dict[str, JsonValue]:
+    """What an event says of the holds of a dispatch."""
     return {str(hold.budget_no): hold.amount for hold in holds}
 
 
@@ -389,11 +307,11 @@ def fail_unprepared(
     tx: Transaction, run_key: int, slot_no: int, *, fingerprint: str, reason: str, message: str
 ) -> None:
     """A case from which no request can be made: a failed attempt without any call, and a failed slot."""
-    claimed = tx.rows(_CLAIM, ("in_flight", 1, run_key, slot_no, "pending", "new"))
+    claimed = tx.rows(CLAIM, ("in_flight", 1, run_key, slot_no, "pending", "new"))
     if not claimed:
         raise _not_claimed(slot_no)
     key = DispatchKey(run_key, slot_no, claimed[0][0], "", 0)
-    tx.execute(_ADD_ATTEMPT, (run_key, slot_no, key.attempt_no, "running", tx.worker_id, fingerprint, 0, tx.now_us))
+    tx.execute(ADD_ATTEMPT, (run_key, slot_no, key.attempt_no, "running", tx.worker_id, fingerprint, 0, tx.now_us))
     end_failed(tx, key, DispatchFacts(DispatchState.FAILED, reason, message), waiting=None)
 
 

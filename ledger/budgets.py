@@ -6,9 +6,12 @@ An answer dearer than its bound is kept, the overrun is recorded, and no new dis
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
 from sqlalchemy import bindparam, func, update
 
-from .errors import BudgetExhausted, UsageError
+from .errors import BudgetExhausted, TransitionRefused, UsageError
 from .records import DispatchFacts, DispatchKey, Hold
 from .schema import IN_TROUBLE, budget_amendments, budgets, reservations
 from .statements import hot, hot_insert
@@ -19,10 +22,13 @@ __all__ = [
     "amend",
     "amend_bound",
     "holds_of",
+    "record_all",
     "record_reservations",
     "release",
     "reserve",
+    "reserve_all",
     "settle",
+    "settle_all",
     "settle_at_bound",
     "settle_refused",
 ]
@@ -64,6 +70,10 @@ _SETTLE = hot(
     ),
     "new", "used", "call", "dispatch", "budget", "old",
 )  # fmt: skip
+_SETTLE_HELD = (
+    "UPDATE reservations SET state = 'settled', settled = ?"
+    " WHERE call_id = ? AND dispatch_no = ? AND budget_no = ? AND state = 'held'"
+)
 _HOLDS = (
     "SELECT r.budget_no, b.unit, r.held, b.kind = 'hard' FROM reservations r JOIN budgets b"
     " ON b.run_key = r.run_key AND b.budget_no = r.budget_no"
@@ -102,6 +112,52 @@ def settle(tx: Transaction, key: DispatchKey, facts: DispatchFacts) -> None:
     for hold in key.holds:
         used = facts.used(hold.unit)
         _settle_one(tx, key, hold, hold.amount if used is None else used, unknown=used is None)
+
+
+def reserve_all(tx: Transaction, keys: Sequence[DispatchKey]) -> None:
+    """`reserve` for many dispatches; raises BudgetExhausted where not all of them fit, and then each is to be tried."""
+    sums: Counter[tuple[int, Hold]] = Counter()
+    for key in keys:
+        for hold in key.holds:
+            sums[key.run_key, hold] += 1
+    for (run_key, hold), count in sums.items():
+        amount = hold.amount * count
+        # A soft budget lets the last one overrun it; whether it may is found out one by one.
+        if not tx.change(_RESERVE_HARD, (amount, run_key, hold.budget_no, amount)):
+            raise _exhausted(tx, run_key, hold)
+
+
+def record_all(tx: Transaction, keys: Sequence[DispatchKey]) -> None:
+    """`record_reservations` for many dispatches."""
+    tx.cursor.executemany(_ADD_RESERVATION, [
+        (key.call_id, key.dispatch_no, hold.budget_no, key.run_key, "held", hold.amount)
+        for key in keys
+        for hold in key.holds
+    ])  # fmt: skip
+
+
+def settle_all(tx: Transaction, ends: Sequence[tuple[DispatchKey, DispatchFacts]]) -> None:
+    """`settle` for many dispatches: each reservation by itself, each budget once for all that kept to their bounds."""
+    sums: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0, 0])
+    rows, dear = [], []
+    for key, facts in ends:
+        for hold in key.holds:
+            known = facts.used(hold.unit)
+            used = hold.amount if known is None else known
+            if used > hold.amount:
+                dear.append((key, hold, used))
+                continue
+            rows.append((used, key.call_id, key.dispatch_no, hold.budget_no))
+            sum_of = sums[key.run_key, hold.budget_no]
+            sum_of[0] += hold.amount
+            sum_of[1] += used
+            sum_of[2] += known is None
+    if not tx.change_all(_SETTLE_HELD, rows):
+        raise TransitionRefused("not every reservation is held", "each is settled by itself", "reservation", "settled")
+    for (run_key, budget_no), (held, used, unknown) in sums.items():
+        tx.execute(_SETTLE_BUDGET, (held, used, held, used, unknown, run_key, budget_no))
+    for key, hold, used in dear:
+        _settle_one(tx, key, hold, used, unknown=False)
 
 
 def settle_refused(tx: Transaction, key: DispatchKey, *, sends: int) -> None:

@@ -31,12 +31,27 @@ from .driver import Connection, SqliteError, StatementError
 from .errors import CommitUnknown, LedgerClosed, LedgerError, LedgerFailed, LedgerForked
 from .transaction import Transaction
 
-__all__ = ["BATCH_MAX", "QUEUE_MAX", "Scribe", "WriterDesk"]
+__all__ = ["BATCH_MAX", "QUEUE_MAX", "Scribe", "Together", "WriterDesk"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Work = Callable[[Transaction], T]
+
+
+class Together(Protocol):
+    """Work of a kind that costs less when it is done for several callers at once.
+
+    Called, it works for its own caller, as any other. ``together`` is one function for all work of the kind, or None
+    where this piece is not of the ordinary kind: it does them all and returns their results in order, or raises, and
+    then each is done by itself.
+    """
+
+    def __call__(self, transaction: Transaction) -> Any: ...
+
+    @property
+    def together(self) -> Callable[[Transaction, list[Any]], list[Any]] | None: ...
+
 
 BATCH_MAX: Final = 256
 QUEUE_MAX: Final = 8_192
@@ -196,7 +211,14 @@ class Scribe:
     def _run_all(self, transaction: Transaction, batch: list[_Item]) -> bool:
         # What arrives while we stand at the turnstile or run the others rides along: measured with four saturated
         # processes, a turn was else often spent on the one piece of work that had begun to wait.
-        self._run_one(transaction, batch[0])
+        begun, stop = 0, self._take_more(batch)
+        while begun < len(batch):
+            fresh, begun = batch[begun:], len(batch)
+            self._run_fresh(transaction, fresh)
+            stop = stop or self._take_more(batch)
+        return stop
+
+    def _take_more(self, batch: list[_Item]) -> bool:
         take = self._queue.get_nowait
         while len(batch) < BATCH_MAX:
             try:
@@ -206,8 +228,39 @@ class Scribe:
             if item is _STOP:
                 return True
             batch.append(item)
-            self._run_one(transaction, item)
         return False
+
+    def _run_fresh(self, transaction: Transaction, items: list[_Item]) -> None:
+        """All of these were asked for before any of them is answered, so that their order is ours to choose."""
+        groups: dict[Any, list[_Item]] = {}
+        for item in items:
+            together = getattr(item.work, "together", None)
+            if together is None:
+                self._run_one(transaction, item)
+            else:
+                groups.setdefault(together, []).append(item)
+        for together, group in groups.items():
+            if len(group) == 1 or not self._run_group(transaction, together, group):
+                for item in group:
+                    self._run_one(transaction, item)
+
+    def _run_group(self, transaction: Transaction, together: Callable[..., list[Any]], group: list[_Item]) -> bool:
+        execute = transaction.execute
+        execute("SAVEPOINT work")
+        try:
+            results = together(transaction, [item.work for item in group])
+        except BaseException:
+            # Each of them is done by itself then, and meets its own error.
+            if not self._desk.connection().in_transaction:
+                raise
+            transaction.forget_heads()
+            execute("ROLLBACK TO work")
+            execute("RELEASE work")
+            return False
+        execute("RELEASE work")
+        for item, result in zip(group, results, strict=True):
+            item.result = result
+        return True
 
     def _write_inside(self, transaction: Transaction, batch: list[_Item]) -> bool:
         stop = False

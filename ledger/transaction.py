@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any, Final
 
 from .canonical import JsonValue, canonical_text
@@ -13,7 +14,7 @@ from .identifiers import IdSource
 from .schema import events
 from .statements import hot_insert
 
-__all__ = ["Transaction", "chained_hash"]
+__all__ = ["Transaction", "chained_hash", "storable"]
 
 _LAST_EVENT: Final = "SELECT event_no, hash FROM events WHERE run_key = ? ORDER BY event_no DESC LIMIT 1"
 _ADD_EVENT: Final = hot_insert(events, "run_key", "event_no", "kind", "at_us", "body", "hash")
@@ -23,6 +24,11 @@ _FIRST: Final = (0, b"")
 def chained_hash(previous: bytes, event_no: int, kind: str, at_us: int, body: str) -> bytes:
     """The sha256 that binds an event to all before it (``previous`` is empty for the first)."""
     return hashlib.sha256(previous + f"\n{event_no}\n{kind}\n{at_us}\n{body}".encode()).digest()
+
+
+def storable(data: bytes) -> bytearray:
+    """The same bytes as the driver binds them at once; for `bytes`, it first looks for somebody's adapter."""
+    return bytearray(data)
 
 
 class Transaction:
@@ -56,6 +62,10 @@ class Transaction:
         count: int = self.execute(sql, parameters).rowcount
         return count
 
+    def change_all(self, sql: str, rows: list[tuple[Any, ...]]) -> bool:
+        """Run the statement for every row; whether each of them changed exactly one row of the ledger in sum."""
+        return not rows or bool(self.cursor.executemany(sql, rows).rowcount == len(rows))
+
     def move(self, machine: str, wanted: str, sql: str, parameters: tuple[Any, ...]) -> None:
         """A guarded transition: exactly one row must change, else TransitionRefused and nothing of this work stays."""
         if self.execute(sql, parameters).rowcount != 1:
@@ -68,12 +78,17 @@ class Transaction:
 
     def event(self, run_key: int, kind: str, body: JsonValue) -> int:
         """Append to the run's history and return the event's number."""
-        head = self._heads.get(run_key)
-        if head is None:
-            head = self.row(_LAST_EVENT, (run_key,)) or _FIRST
-        number, text = head[0] + 1, canonical_text(body)
-        digest = chained_hash(head[1], number, kind, self.now_us, text)
-        self.execute(_ADD_EVENT, (run_key, number, kind, self.now_us, text, digest))
+        return self.events(run_key, kind, (canonical_text(body),))
+
+    def events(self, run_key: int, kind: str, bodies: Iterable[str]) -> int:
+        """Append several of one kind, each body as canonical text, and return the number of the last."""
+        number, digest = self._heads.get(run_key) or self.row(_LAST_EVENT, (run_key,)) or _FIRST
+        now_us, rows = self.now_us, []
+        for body in bodies:
+            number += 1
+            digest = chained_hash(digest, number, kind, now_us, body)
+            rows.append((run_key, number, kind, now_us, body, storable(digest)))
+        self.cursor.executemany(_ADD_EVENT, rows)
         self._heads[run_key] = (number, digest)
         return number
 

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..ledger import artifacts, attempts
+from ..ledger.attempt_groups import Beginning, Observing
 from ..ledger.canonical import canonical_text, digest_of_bytes, printable
 from ..ledger.coordinators import Coordinator, follow_up
 from ..ledger.crashpoints import crashpoint
 from ..ledger.errors import BudgetExhausted, TransitionRefused
 from ..ledger.ledger import Ledger
-from ..ledger.records import Begun, DispatchFacts, DispatchKey, Intent, PendingSlot, Waiting
+from ..ledger.records import Artifact, Begun, DispatchFacts, DispatchKey, Intent, PendingSlot, Waiting
 from ..ledger.slot_reads import CallToRepeat, call_to_repeat, slot_stands
 from ..ledger.states import DispatchState, NextStep, SlotState
 from ..ledger.transaction import Transaction
@@ -127,7 +128,7 @@ class AttemptSteps:
             side.fingerprint, None if valid is None else now_us + round(valid * 1e6), solitary,
         )  # fmt: skip
         stored = await artifacts.with_stored_payload(self._ledger, intent)
-        begun = await self._claimed(slot, lambda tx: attempts.begin(tx, stored))
+        begun = await self._claimed(slot, Beginning(stored, slot.attempts + 1))
         self._tally.move(SlotState.PENDING, SlotState.IN_FLIGHT)
         crashpoint("dispatch.intent.committed")
         return await self._dispatches(side, view, prepared, begun.key)
@@ -232,11 +233,7 @@ class AttemptSteps:
         facts = await self._facts(outcome, began)
         digest, answer = digest_of_bytes(text.encode()), await artifacts.stored_answer(self._ledger, text)
         flags = canonical_text(list(outcome.flags)) if outcome.flags else "[]"
-        await self._ledger.write_async(
-            lambda tx: attempts.observe(
-                tx, key, facts, answer=answer, answer_digest=digest, evidence=evidence, flags=flags
-            )
-        )
+        await self._ledger.write_async(_observing(key, facts, answer, digest, evidence, flags))
         self._tally.move(SlotState.IN_FLIGHT, SlotState.SELECTED)
         crashpoint("dispatch.outcome.committed")
         await self._judging.judge(view, key.slot_no, key.attempt_no, outcome)
@@ -386,6 +383,16 @@ class AttemptSteps:
 
 def _case_of(slot: PendingSlot) -> Case:
     return case_of(slot.case_id, slot.input, slot.expected, slot.metadata)
+
+
+def _observing(
+    key: DispatchKey, facts: DispatchFacts, answer: str | Artifact, digest: str, evidence: str, flags: str
+) -> Callable[[Transaction], None]:
+    if isinstance(answer, str):
+        return Observing(key, facts, answer, digest, evidence, flags)
+    return lambda tx: attempts.observe(
+        tx, key, facts, answer=answer, answer_digest=digest, evidence=evidence, flags=flags
+    )
 
 
 def _as_failure(outcome: Outcome, reason: str, message: str) -> Outcome:
