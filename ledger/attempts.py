@@ -12,9 +12,11 @@ from sqlalchemy import bindparam, update
 
 from . import budgets
 from .artifacts import record
+from .canonical import JsonValue
 from .crashpoints import crashpoint
 from .errors import TransitionRefused
-from .records import Artifact, Begun, DispatchFacts, DispatchKey, Hold, Intent, Waiting
+from .lease_guard import dispatch_under
+from .records import Artifact, Begun, DispatchFacts, DispatchKey, Held, Hold, Intent, Waiting
 from .schema import attempts, calls, dispatches, observations, slots
 from .statements import hot, hot_insert
 from .states import AttemptState, DispatchState, NextStep, SlotState
@@ -142,7 +144,8 @@ def begin(tx: Transaction, intent: Intent) -> Begun:
     """Claim the slot, number a new attempt, reserve, and record the intent of its first dispatch.
 
     Raises TransitionRefused when the slot does not wait for a new attempt (not even when it waits to resend or to ask
-    for its last call) and BudgetExhausted when a hold does not fit; then nothing of it stays.
+    for its last call), BudgetExhausted when a hold does not fit, and LeaseLost when a device is not held any more; then
+    nothing of it stays.
     """
     run_key, slot_no, now = intent.run_key, intent.slot_no, tx.now_us
     claimed = tx.rows(_CLAIM, ("in_flight", 1, run_key, slot_no, "pending", "new"))
@@ -160,13 +163,15 @@ def begin(tx: Transaction, intent: Intent) -> Begun:
         _ADD_CALL,
         (intent.call_id, run_key, "attempt", slot_no, attempt_no, intent.head, intent.payload,
          _recorded(tx, intent.payload_artifact), intent.payload_digest, intent.payload_size, intent.if_unknown,
-         intent.key_until_us, intent.fence, now),
+         intent.key_until_us, None if intent.held is None else intent.held.fence, now),
     )  # fmt: skip
+    if intent.held is not None:
+        dispatch_under(tx, key, intent.held)
     execute(_ADD_DISPATCH, (intent.call_id, 1, run_key, "intended", tx.worker_id, now))
     budgets.record_reservations(tx, key)
     tx.event(run_key, "dispatch.intended", {
         "slot": slot_no, "attempt": attempt_no, "call": intent.call_id, "dispatch": 1,
-        "payload": intent.payload_digest, "held": _amounts(intent.holds),
+        "payload": intent.payload_digest, "held": _amounts(intent.holds), **_under(intent.held),
     })  # fmt: skip
     crashpoint("dispatch.intent.inside")
     return Begun(key, now)
@@ -181,10 +186,11 @@ def _not_claimed(slot_no: int) -> TransitionRefused:
     )
 
 
-def dispatch_again(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...]) -> Begun:
+def dispatch_again(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...], *, held: Held | None = None) -> Begun:
     """Intend the next dispatch of the same call in the same attempt, after one that was refused or, resent, unknown.
 
-    Raises TransitionRefused when the attempt does not run or that dispatch is still under way.
+    Raises TransitionRefused when the attempt does not run or that dispatch is still under way, and LeaseLost when a
+    device is not held any more.
     """
     states = tx.row(_ATTEMPT_AND_DISPATCH, (key.call_id, key.dispatch_no))
     if states is None or states[0] != "running" or states[1] not in ("refused", "unknown"):
@@ -194,11 +200,20 @@ def dispatch_again(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...]) -
         )  # fmt: skip
     budgets.reserve(tx, key.run_key, holds)
     again = DispatchKey(key.run_key, key.slot_no, key.attempt_no, key.call_id, key.dispatch_no + 1, holds)
-    _intend(tx, again)
+    if held is not None:
+        dispatch_under(tx, again, held)
+    _intend(tx, again, held)
     return Begun(again, tx.now_us)
 
 
-def reopen(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...], *, solitary: bool = False) -> Begun:
+def reopen(
+    tx: Transaction,
+    key: DispatchKey,
+    holds: tuple[Hold, ...],
+    *,
+    solitary: bool = False,
+    held: Held | None = None,
+) -> Begun:
     """Go on with a slot's newest attempt by sending its call's stored bytes again (``if_unknown = "resend"``)."""
     tx.move("slot", "in_flight",
             "UPDATE slots SET state = 'in_flight' WHERE run_key = ? AND slot_no = ? AND state = 'pending'"
@@ -208,7 +223,7 @@ def reopen(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...], *, solita
             "UPDATE attempts SET state = 'running', worker_id = ?, ended_us = NULL, solitary = ?"
             " WHERE run_key = ? AND slot_no = ? AND attempt_no = ? AND state = 'unknown'",
             (tx.worker_id, int(solitary), key.run_key, key.slot_no, key.attempt_no))  # fmt: skip
-    return dispatch_again(tx, key, holds)
+    return dispatch_again(tx, key, holds, held=held)
 
 
 def observe(
@@ -273,7 +288,11 @@ def stay_unknown(
     move_attempt(tx, key, AttemptState.UNKNOWN, AttemptState.RUNNING, facts)
     state = SlotState.PENDING if waiting else SlotState.UNKNOWN
     _end_slot(tx, key, state, waiting=waiting, reason=facts.reason, suspect=suspect)
-    record_event(tx, key, "attempt.unknown", facts, {"next": waiting.step if waiting else "decide"})
+    # A later settlement overwrites these columns; a report of this moment needs them.
+    record_event(tx, key, "attempt.unknown", facts, {
+        "next": waiting.step if waiting else "decide", "message": facts.message, "bytes_sent": facts.bytes_sent,
+        "duration_us": facts.duration_us, "status": facts.status,
+    })  # fmt: skip
     return state
 
 
@@ -331,12 +350,12 @@ def _recorded(tx: Transaction, artifact: Artifact | None) -> str | None:
     return None if artifact is None else record(tx, artifact)
 
 
-def _intend(tx: Transaction, key: DispatchKey) -> None:
+def _intend(tx: Transaction, key: DispatchKey, held: Held | None) -> None:
     tx.execute(_ADD_DISPATCH, (key.call_id, key.dispatch_no, key.run_key, "intended", tx.worker_id, tx.now_us))
     budgets.record_reservations(tx, key)
     tx.event(key.run_key, "dispatch.intended", {
         "slot": key.slot_no, "attempt": key.attempt_no, "call": key.call_id, "dispatch": key.dispatch_no,
-        "held": _amounts(key.holds),
+        "held": _amounts(key.holds), **_under(held),
     })  # fmt: skip
     crashpoint("dispatch.intent.inside")
 
@@ -373,12 +392,16 @@ def _end_slot(
 
 
 def record_event(
-    tx: Transaction, key: DispatchKey, kind: str, facts: DispatchFacts, more: dict[str, str | int] | None = None
+    tx: Transaction, key: DispatchKey, kind: str, facts: DispatchFacts, more: dict[str, str | int | None] | None = None
 ) -> None:
     tx.event(key.run_key, kind, {
         "slot": key.slot_no, "attempt": key.attempt_no, "call": key.call_id, "dispatch": key.dispatch_no,
         "reason": facts.reason, "by": facts.settled_by, **(more or {}),
     })  # fmt: skip
+
+
+def _under(held: Held | None) -> dict[str, JsonValue]:
+    return {} if held is None else {"fence": held.fence, "leases": list(held.leases)}
 
 
 def _amounts(holds: Sequence[Hold]) -> dict[str, int]:

@@ -16,6 +16,7 @@ __all__ = [
     "BudgetPlan",
     "DispatchFacts",
     "DispatchKey",
+    "Held",
     "Hold",
     "Intent",
     "JudgmentRow",
@@ -61,6 +62,18 @@ class Hold:
 
 
 @attrs.frozen
+class Held:
+    """The leases under which something is dispatched, that of the device which it goes to first.
+
+    ``contaminated``: an earlier holder's request may still act on the device meanwhile.
+    """
+
+    leases: tuple[str, ...]
+    fence: int
+    contaminated: bool = False
+
+
+@attrs.frozen
 class PendingSlot:
     """A slot that waits, with its case (canonical JSON texts) and, for a resend or a query, its newest attempt."""
 
@@ -80,7 +93,7 @@ class PendingSlot:
 class Intent:
     """Everything that is committed before a first dispatch. ``head`` is canonical JSON text.
 
-    A large payload lies in a file: then ``payload`` is None and ``payload_artifact`` says which (`artifacts`).
+    ``held`` is what it is dispatched under, where it goes to a device. A large payload lies in a file: then ``payload`` is None and ``payload_artifact`` says which (`artifacts`).
     """
 
     run_key: int
@@ -95,7 +108,7 @@ class Intent:
     fingerprint: str
     key_until_us: int | None = None
     solitary: bool = False
-    fence: int | None = None
+    held: Held | None = None
     payload_artifact: Artifact | None = None
 
 
