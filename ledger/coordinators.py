@@ -101,7 +101,7 @@ def release_run(tx: Transaction, coordinator: Coordinator, *, reason: str, activ
         (tx.now_us, reason, coordinator.lease_id),
     )
     tx.change("UPDATE runs SET active_us = active_us + ? WHERE run_key = ?", (active_us, coordinator.run_key))
-    tx.event(coordinator.run_key, "run.left", {"worker": tx.worker_id, "reason": reason})
+    tx.event(coordinator.run_key, "run.left", {"worker": tx.worker_id, "reason": reason, "active_us": active_us})
 
 
 def _take(tx: Transaction, run_id: str, holder: Holder | None, solitary_deaths_max: int) -> Coordinator:
