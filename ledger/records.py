@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import attrs
@@ -19,6 +18,7 @@ __all__ = [
     "Held",
     "Hold",
     "Intent",
+    "JudgmentKey",
     "JudgmentRow",
     "PendingSlot",
     "Waiting",
@@ -186,8 +186,24 @@ class Waiting:
 
 
 @attrs.frozen
+class JudgmentKey:
+    """Which judgment is meant: one judge's, of one observation, in one evaluation."""
+
+    run_key: int
+    evaluation_no: int
+    judge_no: int
+    slot_no: int
+    attempt_no: int
+    sample_no: int = 1
+
+
+@attrs.frozen
 class JudgmentRow:
-    """One judgment. ``score`` is the decimal text of a number; exactly one of verdict and ``reason`` is set."""
+    """One judgment. ``score`` is the decimal text of a number; exactly one of verdict and ``reason`` is set.
+
+    ``raw`` is what the ``parser`` (name and version) read the verdict from. ``call_id`` is the call that brought it,
+    ``reused_from`` the judgment (`ledger.judgments.name_of`) whose verdict it is.
+    """
 
     judge_no: int
     slot_no: int
@@ -196,4 +212,10 @@ class JudgmentRow:
     score: str | None = None
     reason: str | None = None
     explanation: str = ""
-    evidence: Mapping[str, str] = attrs.field(factory=dict)
+    sample_no: int = 1
+    raw: str | None = None
+    parser: str | None = None
+    evidence_digest: str | None = None
+    cache_key: str | None = None
+    reused_from: str | None = None
+    call_id: str | None = None
