@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from . import budgets
-from .attempts import add_observation, end_dispatch, move_attempt, record_event
+from .moves import add_observation, end_dispatch, move_attempt, record_event
 from .records import Artifact, DispatchFacts, DispatchKey
 from .standing import where_it_stands
 from .states import AttemptState, DispatchState

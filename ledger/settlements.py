@@ -12,8 +12,8 @@ import attrs
 
 from . import budgets
 from .artifacts import record
-from .attempts import add_observation
 from .errors import TransitionRefused
+from .moves import add_observation
 from .records import Artifact, DispatchFacts, DispatchKey
 from .schema import settlements
 from .standing import where_it_stands

@@ -16,11 +16,12 @@ import attrs
 from ..ledger import artifacts, attempts
 from ..ledger.coordinators import follow_up
 from ..ledger.crashpoints import crashpoint
-from ..ledger.errors import BudgetExhausted, TransitionRefused
+from ..ledger.errors import BudgetExhausted, LeaseLost, TransitionRefused
 from ..ledger.ledger import Ledger
 from ..ledger.records import DispatchFacts, DispatchKey, Waiting
 from ..ledger.states import DispatchState, NextStep, SlotState
 from ..ledger.transaction import Transaction
+from .device_protocols import LEASE_LOST
 from .ended import Ended
 from .flights import Flight, FlightWatch
 from .late_answers import LateAnswers
@@ -104,12 +105,15 @@ class CallSteps:
 
     async def _send(self, asking: Asking, prepared: Prepared, key: DispatchKey, deadline: float) -> Outcome:
         now, progress, side = time.monotonic(), WireProgress(), asking.side
+        if side.tenure is not None and side.tenure.is_lost:
+            # Frozen between the intent and this line: it was not sent, and must not be.
+            return interrupted_outcome(progress, reason=LEASE_LOST, message="the lease ran out before it was sent")
         task = asyncio.current_task()
         assert task is not None
-        flight = Flight(key, task, progress, now, deadline)
+        flight = Flight(key, task, progress, now, deadline, side.tenure)
         dispatching = Dispatching(
             key.call_id, key.attempt_no, key.dispatch_no, asking.view, max(0.0, deadline - now), progress,
-            late=self.late.reporter(key, now),
+            None if side.held is None else side.held.fence, self.late.reporter(key, now),
         )  # fmt: skip
         self._tally.dispatches += 1
         self._side_of_call[key.call_id] = side
@@ -132,6 +136,8 @@ class CallSteps:
         if flight.is_abandoned:
             self.late.arrived(key, outcome, now)
             raise LetGo
+        if side.tenure is not None:
+            side.tenure.saw(outcome)
         return outcome
 
     async def facts(self, sent: Sent) -> DispatchFacts:
@@ -153,6 +159,7 @@ class CallSteps:
         if outcome.retry_after_seconds:
             self._pace.hold(side.variant_no, outcome.retry_after_seconds)
         fits = time.monotonic() + wait < deadline and self._policy.may_dispatch(key.dispatch_no)
+        fits = fits and not (side.tenure is not None and side.tenure.is_lost)
         try:
             # The next dispatch keeps to the work order's rate, as every other, and to its attempt's deadline.
             may_go_on = fits and await self._stop.sleep(wait) and await self._pace.turn(side.variant_no)
@@ -171,23 +178,29 @@ class CallSteps:
         crashpoint("dispatch.intent.before")
         try:
             begun = await self._ledger.write_async(
-                lambda tx: attempts.dispatch_again(tx, key, side.holds),
+                lambda tx: attempts.dispatch_again(tx, key, side.holds, held=side.held),
                 undo=lambda tx, begun: self.undo(tx, begun.key),
             )
-        except BudgetExhausted:
-            return None  # the attempt is given back; the slot meets the full budget when it is claimed again
+        except (BudgetExhausted, LeaseLost):
+            return None  # the attempt is given back; the slot meets the same when it is claimed again
         return begun.key
 
     async def _give_back(self, key: DispatchKey, outcome: Outcome, not_before_us: int) -> Ended:
-        stopped = self._stop.is_asked
+        stopped = self._stop.is_asked or outcome.reason == LEASE_LOST
 
         def work(tx: Transaction) -> SlotState:
-            if was_resent := attempts.is_unknown(tx, key):
+            if was_resent := attempts.unknown_sends(tx, key)[0]:
                 allowed = self._policy.may_dispatch(key.dispatch_no)
             else:
                 allowed = self._policy.may_attempt(attempts.tries_spent(tx, key.run_key, key.slot_no) + 1)
             waiting = Waiting(NextStep.NEW, not_before_us) if stopped or allowed else None
-            reason = "stopped" if stopped else "resends.used_up" if was_resent and not allowed else outcome.reason
+            reason = (
+                "stopped"
+                if self._stop.is_asked
+                else "resends.used_up"
+                if was_resent and not allowed
+                else outcome.reason
+            )
             return attempts.give_back(tx, key, waiting, reason=reason, message=outcome.message)
 
         state = await self._ledger.write_async(work)
@@ -230,9 +243,9 @@ class CallSteps:
         if waiting is not None:
             tries = attempts.tries_spent(tx, key.run_key, key.slot_no) + 1
             is_new = waiting.step is NextStep.NEW
-            # What a stop broke off is not the target's fault and costs none of its tries.
+            # What a stop or a lost device broke off is not the target's fault and costs none of its tries.
             allowed = self._policy.may_attempt(tries) if is_new else self._policy.may_dispatch(key.dispatch_no)
-            if not allowed and outcome.reason not in ("stopped", "cancelled"):
+            if not allowed and outcome.reason not in ("stopped", "cancelled", LEASE_LOST):
                 waiting = None
             elif waiting.step is not NextStep.QUERY:
                 waiting = Waiting(waiting.step, self._policy.not_before_us(tx.now_us, tries))
