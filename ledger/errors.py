@@ -8,10 +8,12 @@
     │   ├── TargetNotFound               a target, judge or function that is named is not there
     │   ├── RunNotFound                  no run has that id or name
     │   ├── RunAmbiguous                 several runs have that prefix
+    │   ├── EvaluationNotFound           no evaluation of the run has that number, id or name
     │   ├── DeviceNotFound               the ledger has never had that device
     │   └── NothingToSettle              reconcile found no unknown outcome to settle
     ├── RefusedError (RuntimeError)      it would break a promise                      exit 4
     │   ├── RunBusy                      another live coordinator has the run
+    │   ├── EvaluationBusy               another live process has the evaluation
     │   ├── RunNotResumable              the run's state does not allow it
     │   ├── IdentityChanged              what an answer depends on is not what it was
     │   ├── CustodyElsewhere             the run is not this ledger's to continue
@@ -52,6 +54,8 @@ __all__ = [
     "DeviceLocksUnusable",
     "DeviceNotFound",
     "DeviceQuarantined",
+    "EvaluationBusy",
+    "EvaluationNotFound",
     "IdentityChanged",
     "LeaseLost",
     "LedgerClosed",
@@ -167,6 +171,14 @@ class DeviceNotFound(UsageError, LookupError):
 
 
 @error
+class EvaluationNotFound(UsageError, LookupError):
+    """No evaluation of the run has that number, id, beginning of an id, or name."""
+
+    evaluation: str = ""
+    code: ClassVar[str] = "usage.evaluation_not_found"
+
+
+@error
 class NothingToSettle(UsageError):
     """``reconcile`` was asked to settle outcomes, and none that is unknown fits."""
 
@@ -188,6 +200,15 @@ class RunBusy(RefusedError):
     run_id: str = ""
     holder: str = ""
     code: ClassVar[str] = "run.busy"
+
+
+@error
+class EvaluationBusy(RefusedError):
+    """Another live process has the evaluation; ``holder`` says which."""
+
+    evaluation_id: str = ""
+    holder: str = ""
+    code: ClassVar[str] = "evaluation.busy"
 
 
 @error

@@ -81,8 +81,9 @@ def _verdict(said: Verdict, scale: tuple[float, float] | None) -> Verdict | NoVe
 
 def _is_on(score: object, scale: tuple[float, float] | None) -> bool:
     # NaN is on no scale: every comparison with it is false.
-    is_number = isinstance(score, int | float) and not isinstance(score, bool)
-    return is_number and scale is not None and scale[0] <= score <= scale[1]
+    if isinstance(score, bool) or not isinstance(score, int | float) or scale is None:
+        return False
+    return scale[0] <= score <= scale[1]
 
 
 def _shown(value: object) -> str:
