@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import attrs
+
 from ..ledger import artifacts, attempts
 from ..ledger.canonical import canonical_text, digest_of_bytes, printable
 from ..ledger.coordinators import Coordinator
@@ -31,6 +33,7 @@ from .protocols import MISSING, Case, Prepared, SlotView
 from .query_steps import QuerySteps, leave_unknown, stored_request
 from .stopping import StopSwitch
 from .tally import Tally
+from .tenures import DeviceTenure
 
 if TYPE_CHECKING:
     from .executor import Execution
@@ -74,12 +77,15 @@ class AttemptSteps:
         """Answers that came after their attempt had ended."""
         return self._calls.late
 
-    async def run(self, slot: PendingSlot, *, solitary: bool) -> Ended:
-        """Take the slot's next step.
+    async def run(self, slot: PendingSlot, *, solitary: bool, tenure: DeviceTenure | None = None) -> Ended:
+        """Take the slot's next step, under ``tenure`` where its target works on devices.
 
-        Raises BudgetExhausted, with nothing done, when a hold does not fit, and LedgerError when the ledger failed.
+        Raises BudgetExhausted, with nothing done, when a hold does not fit, LeaseLost, with nothing done, when a device
+        is not held any more, and LedgerError when the ledger failed.
         """
         side = self._execution.sides[slot.variant_no]
+        if tenure is not None:
+            side = attrs.evolve(side, tenure=tenure)
         if not await self._pace.turn(slot.variant_no):
             return Ended.UNTOUCHED
         asking = Asking(side, SlotView(self._run_id, _case_of(slot), side.name, slot.repetition))
@@ -96,6 +102,10 @@ class AttemptSteps:
             return Ended.LET_GO
         except _SettledMeanwhile:
             return Ended.WAITS_AGAIN  # nothing was committed; the feed reads it anew
+        except TransitionRefused as refused:
+            if tenure is None:
+                raise
+            return self._ended_by_successor(slot, refused)
 
     def let_go(self, flight: Flight) -> asyncio.Task[object]:
         """Record a dispatch that outlived its deadline and every cancellation as unknown; done once that is durable."""
@@ -115,7 +125,7 @@ class AttemptSteps:
         intent = Intent(
             self._run_key, slot.slot_no, self._ledger.ids.next(), prepared.payload if prepared.keep else None,
             digest_of_bytes(prepared.payload), len(prepared.payload), head, target.if_unknown, side.holds,
-            side.fingerprint, None if valid is None else now_us + round(valid * 1e6), solitary,
+            side.fingerprint, None if valid is None else now_us + round(valid * 1e6), solitary, side.held,
         )  # fmt: skip
         stored = await artifacts.with_stored_payload(self._ledger, intent)
         begun = await self._claimed(slot, lambda tx: attempts.begin(tx, stored))
@@ -133,8 +143,10 @@ class AttemptSteps:
         prepared = stored_request(call)
         key = DispatchKey(self._run_key, slot.slot_no, call.attempt_no, call.call_id, call.dispatch_no)
         crashpoint("dispatch.intent.before")
-        holds = asking.side.holds
-        begun = await self._claimed(slot, lambda tx: attempts.reopen(tx, key, holds, solitary=solitary))
+        side = asking.side
+        begun = await self._claimed(
+            slot, lambda tx: attempts.reopen(tx, key, side.holds, solitary=solitary, held=side.held)
+        )
         self._tally.move(SlotState.PENDING, SlotState.IN_FLIGHT)
         crashpoint("dispatch.intent.committed")
         return await self._dispatches(asking, prepared, begun.key)
@@ -213,6 +225,15 @@ class AttemptSteps:
         )
         self._tally.move(SlotState.PENDING, SlotState.FAILED)
         return Ended.DONE
+
+    def _ended_by_successor(self, slot: PendingSlot, refused: TransitionRefused) -> Ended:
+        """Whoever took the device over has ended what was in flight on it: the feed reads the slot anew."""
+        with self._ledger.reading() as reader:
+            state, tries, _ = slot_stands(reader, self._run_key, slot.slot_no)
+        if state is SlotState.IN_FLIGHT or tries < slot.attempts:
+            raise refused
+        self._tally.move(SlotState.IN_FLIGHT, state)
+        return Ended.WAITS_AGAIN if state is SlotState.PENDING else Ended.DONE
 
     def _call_of(self, slot: PendingSlot) -> CallToRepeat | None:
         with self._ledger.reading() as reader:
