@@ -19,6 +19,8 @@ from pydantic import Field
 
 from ..ledger.canonical import JsonValue
 from ..ledger.errors import TargetNotFound, WorkOrderInvalid
+from ..ledger.verdicts import NoVerdictReason
+from ..runner.judge_protocols import NEEDS, NEEDS_MEANING, is_known_need, lacking
 from ..runner.protocols import MISSING, Missing, NoVerdict, Observed, Verdict
 from .answers import Answer
 from .callables import code_identity, find_object, is_async, name_of
@@ -31,6 +33,8 @@ _PARTS: Final[Mapping[str, Callable[[Observed], Any]]] = {
     "answer": lambda observed: observed.answer,
     "case": lambda observed: observed.case,
     "context": lambda observed: observed.evidence.get("context", MISSING),
+    "retrieval": lambda observed: observed.evidence.get("retrieval", MISSING),
+    "tool_calls": lambda observed: observed.evidence.get("tool_calls", MISSING),
     "evidence": lambda observed: observed.evidence,
     "expected": lambda observed: observed.case.expected,
     "flags": lambda observed: observed.flags,
@@ -40,7 +44,6 @@ _PARTS: Final[Mapping[str, Callable[[Observed], Any]]] = {
     "repetition": lambda observed: observed.repetition,
     "variant": lambda observed: observed.variant,
 }
-_NEEDS: Final = ("context", "expected")
 
 
 class PythonJudgeTable(Table):
@@ -51,7 +54,7 @@ class PythonJudgeTable(Table):
     file: str | None = Field(None, description="A Python file, relative to the work order's folder.")
     arguments: dict[str, Any] = Field({}, description="Passed to the function by name.")
     scale: tuple[float, float] | None = Field(None, strict=False, description="Lowest and highest score, if any.")
-    needs: list[str] = Field([], description="What must be there for a verdict: `expected`, `context`.")
+    needs: list[str] = Field([], description=NEEDS_MEANING)
     version: str | None = Field(None, description="Stands for the code in the judge's identity, instead of its digest.")
 
 
@@ -86,8 +89,9 @@ def judge(
 def judge(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a judge of a function: ``@judge`` or ``@judge(needs=["context"], scale=(0, 1))``.
 
-    ``needs`` names what must be there for a verdict (``expected``, ``context``); where it is not, there is no verdict
-    and the reason says so. ``version`` stands for the code in the judge's identity.
+    ``needs`` names what must be there for a verdict (``expected``, ``context``, ``retrieval``, ``tool_calls``, or
+    ``evidence.NAME``); where it is not, there is no verdict and the reason says so. ``version`` stands for the code in
+    the judge's identity. The function may be async.
     """
     if function is None:
         return functools.partial(PythonJudge, **options)
@@ -148,14 +152,11 @@ class PythonJudge:
 
     def _refuse_unfit(self) -> None:
         for need in self.needs:
-            if need not in _NEEDS:
+            if not is_known_need(need):
                 what = f'{self._place}: needs = "{need}" is not known'
-                raise WorkOrderInvalid(what, nearest(need, _NEEDS), place=self._place)
+                raise WorkOrderInvalid(what, nearest(need, NEEDS), place=self._place)
         if self.scale is not None and not (all(map(math.isfinite, self.scale)) and self.scale[0] < self.scale[1]):
             raise WorkOrderInvalid(f"{self._place}: a scale rises from one number to another", place=self._place)
-        if is_async(self.function):
-            what = f"{self._place}: {self.name} is async, and a judge of this kind makes no call"
-            raise WorkOrderInvalid(what, "Make it a plain function", place=self._place)
 
     def identity(self) -> Mapping[str, JsonValue]:
         """The function, its options, and its code: a digest, or the declared version in its place."""
@@ -169,21 +170,37 @@ class PythonJudge:
             **code,
         }
 
-    def judge(self, observed: Observed) -> Verdict | NoVerdict:
+    @property
+    def is_async(self) -> bool:
+        """Whether `judge` gives a coroutine, to be awaited on the loop, and not a verdict."""
+        return is_async(self.function)
+
+    def judge(self, observed: Observed) -> Any:
         """The function's verdict, checked; an exception becomes ``judge_error``."""
-        for need in self.needs:
-            found = _PARTS[need](observed)
-            if isinstance(found, Missing):
-                return NoVerdict(f"missing_{need}")
-            if need == "context" and found in ([], "", {}, None):
-                return NoVerdict("empty_context", "nothing was retrieved")
+        lack = lacking(self.needs, observed)
+        if self.is_async:
+            return self._awaited(observed, lack)
+        if lack is not None:
+            return lack
         try:
-            parts = {name: part(observed) for name, part in self._parts.items()}
-            given = {name: value for name, value in parts.items() if not isinstance(value, Missing)}
-            returned = self.function(**given, **self.arguments)
+            returned = self._called(observed)
         except Exception as raised:  # noqa: BLE001 - a user's function may raise anything
-            return NoVerdict("judge_error", one_line(f"{type(raised).__name__}: {raised}"))
+            return _judge_error(raised)
         return self._checked(returned)
+
+    async def _awaited(self, observed: Observed, lack: NoVerdict | None) -> Verdict | NoVerdict:
+        if lack is not None:
+            return lack
+        try:
+            returned = await self._called(observed)
+        except Exception as raised:  # noqa: BLE001 - a user's function may raise anything
+            return _judge_error(raised)
+        return self._checked(returned)
+
+    def _called(self, observed: Observed) -> Any:
+        parts = {name: part(observed) for name, part in self._parts.items()}
+        given = {name: value for name, value in parts.items() if not isinstance(value, Missing)}
+        return self.function(**given, **self.arguments)
 
     def _checked(self, returned: object) -> Verdict | NoVerdict:
         if isinstance(returned, NoVerdict):
@@ -229,7 +246,7 @@ def _wanted_parts(
         if name in _PARTS:
             is_answer = name == "answer" and _is_answer(parameter.annotation)
             parts[name] = _whole_answer if is_answer else _PARTS[name]
-            if name in _NEEDS and not has_default:
+            if name in NEEDS and not has_default:
                 implied.add(name)
         elif not has_default:
             remedy = nearest(name, _PARTS)
@@ -252,5 +269,9 @@ def _whole_answer(observed: Observed) -> Answer:
     )
 
 
+def _judge_error(raised: Exception) -> NoVerdict:
+    return NoVerdict(NoVerdictReason.JUDGE_ERROR, one_line(f"{type(raised).__name__}: {raised}"))
+
+
 def _malformed(why: str) -> NoVerdict:
-    return NoVerdict("malformed_verdict", why)
+    return NoVerdict(NoVerdictReason.MALFORMED_VERDICT, why)

@@ -1,7 +1,7 @@
 """Judges that compare: exact, contains, not_contains, regex, numeric.
 
 Each is made in Python (``exact()``) or from a work order's table, and gives pass or fail. What cannot be compared
-gets no verdict, with a reason: ``missing_expected``, ``answer_not_text``, ``expected_unfit``.
+gets no verdict, with a reason: ``missing_expected``, ``answer_unfit``, ``expected_unfit``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pydantic import Field
 
 from ..ledger.canonical import JsonValue
 from ..ledger.errors import WorkOrderInvalid
+from ..ledger.verdicts import NoVerdictReason
 from ..runner.protocols import Missing, NoVerdict, Observed, Verdict
 from .outcomes import one_line
 from .tables import Table, read_table
@@ -72,7 +73,8 @@ class RuleJudge:
         expected = observed.case.expected if self._value is None else self._value
         if isinstance(expected, Missing):
             return NoVerdict(
-                "missing_expected", f'case "{one_line(observed.case.id)}" says nothing of what is expected'
+                NoVerdictReason.MISSING_EXPECTED,
+                f'case "{one_line(observed.case.id)}" says nothing of what is expected',
             )
         return self._rule(observed.answer, expected)
 
@@ -143,7 +145,7 @@ def regex(
         try:
             compiled = _compiled(expected if isinstance(expected, str) else "", flags)
         except ValueError as fault:
-            return NoVerdict("expected_unfit", str(fault))
+            return NoVerdict(NoVerdictReason.EXPECTED_UNFIT, str(fault))
         found = compiled.fullmatch(answer) if full else compiled.search(answer)
         explanation = "" if found else f"{_shown(compiled.pattern)} is not found"
         return Verdict(passed=found is not None, explanation=explanation)
@@ -162,7 +164,7 @@ def numeric(*, name: str = "numeric", tolerance: float = 0.0, relative: float = 
     def rule(answer: JsonValue, expected: JsonValue) -> Verdict | NoVerdict:
         wanted, given = _number(expected), _number(answer)
         if wanted is None:
-            return NoVerdict("expected_unfit", f"{_shown(expected)} is no number")
+            return NoVerdict(NoVerdictReason.EXPECTED_UNFIT, f"{_shown(expected)} is no number")
         if given is None:
             return Verdict(passed=False, explanation=f"{_shown(answer)} is no number")
         with localcontext(prec=_DIGITS_MAX):
@@ -268,7 +270,7 @@ def _find(answer: JsonValue, expected: JsonValue, *, ignore_case: bool) -> dict[
         return _not_text(answer)
     texts = [expected] if isinstance(expected, str) else expected
     if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) and text for text in texts):
-        return NoVerdict("expected_unfit", f"{_shown(expected)} is neither a text nor a list of texts")
+        return NoVerdict(NoVerdictReason.EXPECTED_UNFIT, f"{_shown(expected)} is neither a text nor a list of texts")
     where = answer.casefold() if ignore_case else answer
     return {text: (text.casefold() if ignore_case else text) in where for text in texts if isinstance(text, str)}
 
@@ -297,7 +299,7 @@ def _number(value: JsonValue) -> Decimal | None:
 
 
 def _not_text(answer: JsonValue) -> NoVerdict:
-    return NoVerdict("answer_not_text", f"the answer is {_shown(answer)}")
+    return NoVerdict(NoVerdictReason.ANSWER_UNFIT, f"the answer is {_shown(answer)}")
 
 
 def _shown(value: JsonValue) -> str:

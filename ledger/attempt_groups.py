@@ -11,25 +11,48 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from sqlalchemy import bindparam
+
 from . import budgets
-from .attempt_statements import (
-    ADD_ATTEMPT,
-    ADD_DISPATCH,
-    ADD_PLAIN_CALL,
-    ADD_PLAIN_OBSERVATION,
-    CLAIM_KNOWN,
-    OBSERVE_ATTEMPT,
-    SELECT_SLOT,
-    end_intended,
-)
 from .attempts import begin, held_amounts, observe
 from .canonical import canonical_text
 from .crashpoints import crashpoint
 from .errors import TransitionRefused
 from .records import Begun, DispatchFacts, DispatchKey, Hold, Intent
+from .schema import attempts, calls, dispatches, observations
+from .statements import hot_insert, hot_update
 from .transaction import Transaction, storable
 
 __all__ = ["Beginning", "Observing"]
+
+# For many at once: what is the same for all of them stands in the statement, and what stays NULL is not named, since
+# the driver looks for somebody's adapter of each None and of each `bytes` that it binds.
+_CLAIM_KNOWN = (
+    "UPDATE slots SET state = 'in_flight', attempts = ? WHERE run_key = ? AND slot_no = ? AND state = 'pending'"
+    " AND next_step = 'new' AND attempts = ?"
+)
+_ADD_PLAIN_CALL = hot_insert(
+    calls,
+    "call_id", "run_key", "owner", "slot_no", "attempt_no", "head", "payload", "payload_digest", "payload_size",
+    "if_unknown", "intended_us",
+)  # fmt: skip
+_OBSERVE_ATTEMPT = (
+    "UPDATE attempts SET state = 'observed', ended_us = ?, reason = ?, message = ?"
+    " WHERE run_key = ? AND slot_no = ? AND attempt_no = ? AND state = 'running'"
+)
+_ADD_PLAIN_OBSERVATION = hot_insert(
+    observations,
+    "run_key", "slot_no", "attempt_no", "call_id", "dispatch_no", "answer", "answer_digest", "evidence", "flags",
+    "source", "observed_us",
+)  # fmt: skip
+_SELECT_SLOT = (
+    "UPDATE slots SET state = 'selected', selected_attempt = ?, next_step = 'new', not_before_us = 0, reason = NULL,"
+    " suspect = 0 WHERE run_key = ? AND slot_no = ? AND state = 'in_flight' AND attempts = ?"
+)
+_ADD_ATTEMPT = hot_insert(
+    attempts, "run_key", "slot_no", "attempt_no", "state", "worker_id", "fingerprint", "solitary", "began_us"
+)
+_ADD_DISPATCH = hot_insert(dispatches, "call_id", "dispatch_no", "run_key", "state", "worker_id", "intended_us")
 
 
 class Beginning:
@@ -48,7 +71,7 @@ class Beginning:
     def together(self) -> Callable[[Transaction, list[Beginning]], list[Begun]] | None:
         intent = self.intent
         is_plain = intent.payload is not None and intent.payload_artifact is None
-        is_plain = is_plain and intent.key_until_us is None and intent.fence is None
+        is_plain = is_plain and intent.key_until_us is None and intent.held is None
         return _begin_all if is_plain else None
 
 
@@ -87,18 +110,18 @@ def _begin_all(tx: Transaction, works: list[Beginning]) -> list[Begun]:
     _claim_all(tx, keys)
     budgets.reserve_all(tx, keys)
     execute_all = tx.cursor.executemany
-    execute_all(ADD_ATTEMPT, [
+    execute_all(_ADD_ATTEMPT, [
         (key.run_key, key.slot_no, key.attempt_no, "running", worker_id, one.intent.fingerprint,
          int(one.intent.solitary), now_us)
         for key, one in zip(keys, works, strict=True)
     ])  # fmt: skip
-    execute_all(ADD_PLAIN_CALL, [
+    execute_all(_ADD_PLAIN_CALL, [
         (key.call_id, key.run_key, "attempt", key.slot_no, key.attempt_no, one.intent.head,
          storable(one.intent.payload or b""), one.intent.payload_digest, one.intent.payload_size,
          one.intent.if_unknown.value, now_us)
         for key, one in zip(keys, works, strict=True)
     ])  # fmt: skip
-    execute_all(ADD_DISPATCH, [(key.call_id, 1, key.run_key, "intended", worker_id, now_us) for key in keys])
+    execute_all(_ADD_DISPATCH, [(key.call_id, 1, key.run_key, "intended", worker_id, now_us) for key in keys])
     budgets.record_all(tx, keys)
     _event_all(tx, "dispatch.intended", keys, [
         f'{{"attempt":{key.attempt_no},"call":"{key.call_id}","dispatch":1,"held":{_held_text(key.holds)},'
@@ -115,16 +138,16 @@ def _observe_all(tx: Transaction, works: list[Observing]) -> list[None]:
     keys = [one.key for one in works]
     _end_all_dispatches(tx, works)
     budgets.settle_all(tx, [(one.key, one.facts) for one in works])
-    _all_moved(tx, "attempt", "observed", OBSERVE_ATTEMPT, [
+    _all_moved(tx, "attempt", "observed", _OBSERVE_ATTEMPT, [
         (now_us, one.facts.reason, one.facts.message, one.key.run_key, one.key.slot_no, one.key.attempt_no)
         for one in works
     ])  # fmt: skip
-    tx.cursor.executemany(ADD_PLAIN_OBSERVATION, [
+    tx.cursor.executemany(_ADD_PLAIN_OBSERVATION, [
         (one.key.run_key, one.key.slot_no, one.key.attempt_no, one.key.call_id, one.key.dispatch_no, one.answer,
          one.answer_digest, one.evidence, one.flags, "wire", now_us)
         for one in works
     ])  # fmt: skip
-    _all_moved(tx, "slot", "selected", SELECT_SLOT, [
+    _all_moved(tx, "slot", "selected", _SELECT_SLOT, [
         (key.attempt_no, key.run_key, key.slot_no, key.attempt_no) for key in keys
     ])  # fmt: skip
     _event_all(tx, "attempt.observed", keys, [_observed_text(one) for one in works])
@@ -134,7 +157,7 @@ def _observe_all(tx: Transaction, works: list[Observing]) -> list[None]:
 
 
 def _claim_all(tx: Transaction, keys: list[DispatchKey]) -> None:
-    _all_moved(tx, "slot", "in_flight", CLAIM_KNOWN, [
+    _all_moved(tx, "slot", "in_flight", _CLAIM_KNOWN, [
         (key.attempt_no, key.run_key, key.slot_no, key.attempt_no - 1) for key in keys
     ])  # fmt: skip
 
@@ -150,7 +173,7 @@ def _end_all_dispatches(tx: Transaction, works: list[Observing]) -> None:
             one.key.dispatch_no, "intended",
         ))  # fmt: skip
     for names, some in rows.items():
-        _all_moved(tx, "dispatch", "answered", end_intended(names), some)
+        _all_moved(tx, "dispatch", "answered", _end_intended(names), some)
 
 
 def _told(facts: DispatchFacts) -> tuple[tuple[str, ...], list[Any]]:
@@ -170,6 +193,18 @@ def _told(facts: DispatchFacts) -> tuple[tuple[str, ...], list[Any]]:
     }
     known = {name: value for name, value in values.items() if value is not None}
     return tuple(known), list(known.values())
+
+
+@lru_cache(maxsize=256)
+def _end_intended(names: tuple[str, ...]) -> str:
+    """End a dispatch that is under way, setting these columns besides those that every end sets."""
+    return hot_update(
+        dispatches, "state", "ended_us", "reason", "message", "settled_by", *names,
+        where=(dispatches.c.call_id == bindparam("call"))
+        & (dispatches.c.dispatch_no == bindparam("dispatch"))
+        & (dispatches.c.state == bindparam("old")),
+        where_names=("call", "dispatch", "old"),
+    )  # fmt: skip
 
 
 def _event_all(tx: Transaction, kind: str, keys: Sequence[DispatchKey], bodies: list[str]) -> None:

@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import budgets
-from .artifacts import record
-from .attempt_statements import (
-    ADD_ATTEMPT,
-    ADD_CALL,
-    ADD_DISPATCH,
-    ADD_OBSERVATION,
-    ATTEMPT_AND_DISPATCH,
-    CLAIM,
-    END_DISPATCH,
-    END_SLOT,
-    HAS_UNKNOWN,
-    MOVE_ATTEMPT,
-)
 from .canonical import JsonValue
 from .crashpoints import crashpoint
 from .errors import TransitionRefused
-from .records import Artifact, Begun, DispatchFacts, DispatchKey, Hold, Intent, Waiting
+from .lease_guard import dispatch_under
+from .moves import (
+    add_attempt,
+    add_observation,
+    claim,
+    end_dispatch,
+    end_slot,
+    move_attempt,
+    record_event,
+    recorded,
+)
+from .records import Artifact, Begun, DispatchFacts, DispatchKey, Held, Hold, Intent, Waiting
+from .schema import calls, dispatches
+from .statements import hot_insert
 from .states import AttemptState, DispatchState, NextStep, SlotState
 from .transaction import Transaction
 
@@ -40,7 +40,7 @@ __all__ = [
     "give_back",
     "give_up",
     "held_amounts",
-    "is_unknown",
+    "intend_call",
     "leave_unknown",
     "lose",
     "move_attempt",
@@ -52,58 +52,76 @@ __all__ = [
     "resendable",
     "stay_unknown",
     "tries_spent",
+    "unknown_sends",
 ]
+
+_ADD_CALL = hot_insert(
+    calls,
+    "call_id", "run_key", "owner", "slot_no", "attempt_no", "position", "head", "payload", "payload_artifact",
+    "payload_digest", "payload_size", "if_unknown", "key_until_us", "fence", "intended_us",
+)  # fmt: skip
+_ADD_DISPATCH = hot_insert(
+    dispatches, "call_id", "dispatch_no", "run_key", "state", "worker_id", "intended_us", "replay"
+)
+_ATTEMPT_AND_DISPATCH = (
+    "SELECT a.state, d.state, d.replay FROM dispatches d JOIN calls c ON c.call_id = d.call_id"
+    " JOIN attempts a ON a.run_key = c.run_key AND a.slot_no = c.slot_no AND a.attempt_no = c.attempt_no"
+    " WHERE d.call_id = ? AND d.dispatch_no = ?"
+)
+_UNKNOWN_SENDS = (
+    "SELECT coalesce(max(c.call_id = ?), 0), count(*) > 0 FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
+    " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? AND c.owner = 'attempt' AND d.state = 'unknown'"
+)
 
 
 def begin(tx: Transaction, intent: Intent) -> Begun:
     """Claim the slot, number a new attempt, reserve, and record the intent of its first dispatch.
 
     Raises TransitionRefused when the slot does not wait for a new attempt (not even when it waits to resend or to ask
-    for its last call) and BudgetExhausted when a hold does not fit; then nothing of it stays.
+    for its last call), BudgetExhausted when a hold does not fit, and LeaseLost when a device is not held any more; then
+    nothing of it stays.
     """
-    run_key, slot_no, now = intent.run_key, intent.slot_no, tx.now_us
-    claimed = tx.rows(CLAIM, ("in_flight", 1, run_key, slot_no, "pending", "new"))
-    if not claimed:
-        raise _not_claimed(slot_no)
-    attempt_no = claimed[0][0]
-    key = DispatchKey(run_key, slot_no, attempt_no, intent.call_id, 1, intent.holds)
+    run_key, slot_no = intent.run_key, intent.slot_no
+    attempt_no = claim(tx, run_key, slot_no)
     budgets.reserve(tx, run_key, intent.holds)
-    execute = tx.execute
+    add_attempt(tx, run_key, slot_no, attempt_no, fingerprint=intent.fingerprint, solitary=intent.solitary)
+    return intend_call(tx, intent, attempt_no)
+
+
+def intend_call(
+    tx: Transaction, intent: Intent, attempt_no: int, *, position: int = 1, is_replay: bool = False
+) -> Begun:
+    """Record a call of an attempt with the intent of its first dispatch; its holds are reserved already.
+
+    Whether the attempt may have one is the caller's to know (`begin`, `attempt_calls.further_call`).
+    """
+    run_key, slot_no, now, execute = intent.run_key, intent.slot_no, tx.now_us, tx.execute
+    key = DispatchKey(run_key, slot_no, attempt_no, intent.call_id, 1, intent.holds)
     execute(
-        ADD_ATTEMPT,
-        (run_key, slot_no, attempt_no, "running", tx.worker_id, intent.fingerprint, int(intent.solitary), now),
-    )
-    execute(
-        ADD_CALL,
-        (intent.call_id, run_key, "attempt", slot_no, attempt_no, intent.head, intent.payload,
-         _recorded(tx, intent.payload_artifact), intent.payload_digest, intent.payload_size, intent.if_unknown,
-         intent.key_until_us, intent.fence, now),
+        _ADD_CALL,
+        (intent.call_id, run_key, "attempt", slot_no, attempt_no, position, intent.head, intent.payload,
+         recorded(tx, intent.payload_artifact), intent.payload_digest, intent.payload_size, intent.if_unknown,
+         intent.key_until_us, None if intent.held is None else intent.held.fence, now),
     )  # fmt: skip
-    execute(ADD_DISPATCH, (intent.call_id, 1, run_key, "intended", tx.worker_id, now))
+    if intent.held is not None:
+        dispatch_under(tx, key, intent.held)
+    execute(_ADD_DISPATCH, (intent.call_id, 1, run_key, "intended", tx.worker_id, now, int(is_replay)))
     budgets.record_reservations(tx, key)
     tx.event(run_key, "dispatch.intended", {
         "slot": slot_no, "attempt": attempt_no, "call": intent.call_id, "dispatch": 1,
-        "payload": intent.payload_digest, "held": held_amounts(intent.holds),
+        "payload": intent.payload_digest, "held": held_amounts(intent.holds), **_under(intent.held),
     })  # fmt: skip
     crashpoint("dispatch.intent.inside")
     return Begun(key, now)
 
 
-def _not_claimed(slot_no: int) -> TransitionRefused:
-    return TransitionRefused(
-        f"slot {slot_no} is not pending for a new attempt",
-        "somebody else has claimed or settled it",
-        "slot",
-        "in_flight",
-    )
-
-
-def dispatch_again(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...]) -> Begun:
+def dispatch_again(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...], *, held: Held | None = None) -> Begun:
     """Intend the next dispatch of the same call in the same attempt, after one that was refused or, resent, unknown.
 
-    Raises TransitionRefused when the attempt does not run or that dispatch is still under way.
+    Raises TransitionRefused when the attempt does not run or that dispatch is still under way, and LeaseLost when a
+    device is not held any more.
     """
-    states = tx.row(ATTEMPT_AND_DISPATCH, (key.call_id, key.dispatch_no))
+    states = tx.row(_ATTEMPT_AND_DISPATCH, (key.call_id, key.dispatch_no))
     if states is None or states[0] != "running" or states[1] not in ("refused", "unknown"):
         raise TransitionRefused(
             f"dispatch {key.dispatch_no} of call {key.call_id} cannot be followed by another",
@@ -111,11 +129,20 @@ def dispatch_again(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...]) -
         )  # fmt: skip
     budgets.reserve(tx, key.run_key, holds)
     again = DispatchKey(key.run_key, key.slot_no, key.attempt_no, key.call_id, key.dispatch_no + 1, holds)
-    _intend(tx, again)
+    if held is not None:
+        dispatch_under(tx, again, held)
+    _intend(tx, again, held, is_replay=states[2])
     return Begun(again, tx.now_us)
 
 
-def reopen(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...], *, solitary: bool = False) -> Begun:
+def reopen(
+    tx: Transaction,
+    key: DispatchKey,
+    holds: tuple[Hold, ...],
+    *,
+    solitary: bool = False,
+    held: Held | None = None,
+) -> Begun:
     """Go on with a slot's newest attempt by sending its call's stored bytes again (``if_unknown = "resend"``)."""
     tx.move("slot", "in_flight",
             "UPDATE slots SET state = 'in_flight' WHERE run_key = ? AND slot_no = ? AND state = 'pending'"
@@ -125,7 +152,7 @@ def reopen(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...], *, solita
             "UPDATE attempts SET state = 'running', worker_id = ?, ended_us = NULL, solitary = ?"
             " WHERE run_key = ? AND slot_no = ? AND attempt_no = ? AND state = 'unknown'",
             (tx.worker_id, int(solitary), key.run_key, key.slot_no, key.attempt_no))  # fmt: skip
-    return dispatch_again(tx, key, holds)
+    return dispatch_again(tx, key, holds, held=held)
 
 
 def observe(
@@ -146,7 +173,7 @@ def observe(
     budgets.settle(tx, key, facts)
     move_attempt(tx, key, AttemptState.OBSERVED, AttemptState.RUNNING, facts)
     add_observation(tx, key, answer=answer, answer_digest=answer_digest, evidence=evidence, flags=flags, source="wire")
-    _end_slot(tx, key, SlotState.SELECTED, selected=True)
+    end_slot(tx, key, SlotState.SELECTED, selected=True)
     record_event(tx, key, "attempt.observed", facts, {"answer": answer_digest})
     crashpoint("dispatch.outcome.inside")
 
@@ -164,23 +191,29 @@ def give_back(
     """End an attempt whose last dispatch was proven not to have been done, and return what became of its slot.
 
     The slot waits again, perhaps not before an instant; without ``waiting`` it is unavailable: tried often enough.
-    Where an earlier dispatch of the attempt is unknown (this one was its resend), the attempt is unknown as before:
-    then the same bytes wait to be sent again, or an operator decides, and never a new request follows.
+    Where an earlier dispatch of that call is unknown (this one was its resend), the attempt is unknown as before: then
+    the same bytes wait to be sent again, or an operator decides, and never a new request follows. An earlier *call* of
+    the attempt that was sent twice and answered once leaves the attempt unknown, and stands in the way of nothing.
     """
     facts = DispatchFacts(DispatchState.REFUSED, reason, message)
-    if is_unknown(tx, key):
+    of_call, of_attempt = unknown_sends(tx, key)
+    if of_call:
         resend = None if waiting is None else Waiting(NextStep.RESEND, waiting.not_before_us)
         return stay_unknown(tx, key, facts, waiting=resend)
-    move_attempt(tx, key, AttemptState.GIVEN_BACK, AttemptState.RUNNING, facts)
+    ended = AttemptState.UNKNOWN if of_attempt else AttemptState.GIVEN_BACK
+    move_attempt(tx, key, ended, AttemptState.RUNNING, facts)
     state = SlotState.PENDING if waiting else SlotState.UNAVAILABLE
-    _end_slot(tx, key, state, waiting=waiting, reason=reason)
-    record_event(tx, key, "attempt.given_back", facts, {"not_before": waiting.not_before_us if waiting else -1})
+    end_slot(tx, key, state, waiting=waiting, reason=reason)
+    record_event(tx, key, "attempt.given_back", facts, {
+        "not_before": waiting.not_before_us if waiting else -1, "attempt_state": ended,
+    })  # fmt: skip
     return state
 
 
-def is_unknown(tx: Transaction, key: DispatchKey) -> bool:
-    """Whether some dispatch of the attempt has an unknown outcome."""
-    return bool(tx.row(HAS_UNKNOWN, (key.run_key, key.slot_no, key.attempt_no))[0])
+def unknown_sends(tx: Transaction, key: DispatchKey) -> tuple[bool, bool]:
+    """Whether some dispatch of the call, and of the whole attempt, has an unknown outcome."""
+    of_call, of_attempt = tx.row(_UNKNOWN_SENDS, (key.call_id, key.run_key, key.slot_no, key.attempt_no))
+    return bool(of_call), bool(of_attempt)
 
 
 def stay_unknown(
@@ -189,8 +222,12 @@ def stay_unknown(
     """End a running attempt as unknown because an earlier dispatch of it is; its last one is settled already."""
     move_attempt(tx, key, AttemptState.UNKNOWN, AttemptState.RUNNING, facts)
     state = SlotState.PENDING if waiting else SlotState.UNKNOWN
-    _end_slot(tx, key, state, waiting=waiting, reason=facts.reason, suspect=suspect)
-    record_event(tx, key, "attempt.unknown", facts, {"next": waiting.step if waiting else "decide"})
+    end_slot(tx, key, state, waiting=waiting, reason=facts.reason, suspect=suspect)
+    # A later settlement overwrites these columns; a report of this moment needs them.
+    record_event(tx, key, "attempt.unknown", facts, {
+        "next": waiting.step if waiting else "decide", "message": facts.message, "bytes_sent": facts.bytes_sent,
+        "duration_us": facts.duration_us, "status": facts.status,
+    })  # fmt: skip
     return state
 
 
@@ -210,7 +247,7 @@ def fail(tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, waiting: Wa
 def end_failed(tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, waiting: Waiting | None) -> None:
     """End a running attempt as failed, its last dispatch being settled already."""
     move_attempt(tx, key, AttemptState.FAILED, AttemptState.RUNNING, facts)
-    _end_slot(tx, key, SlotState.PENDING if waiting else SlotState.FAILED, waiting=waiting, reason=facts.reason)
+    end_slot(tx, key, SlotState.PENDING if waiting else SlotState.FAILED, waiting=waiting, reason=facts.reason)
     record_event(tx, key, "attempt.failed", facts, {"again": waiting is not None})
 
 
@@ -225,77 +262,21 @@ def lose(
     stay_unknown(tx, key, facts, waiting=waiting, suspect=suspect)
 
 
-def add_observation(
-    tx: Transaction,
-    key: DispatchKey,
-    *,
-    answer: str | Artifact,
-    answer_digest: str,
-    evidence: str = "{}",
-    flags: str = "[]",
-    source: str,
-) -> None:
-    """Keep an answer with its attempt; ``source`` is ``wire``, ``late``, ``query`` or ``operator``."""
-    text, file = (answer, None) if isinstance(answer, str) else (None, _recorded(tx, answer))
+def _intend(tx: Transaction, key: DispatchKey, held: Held | None, *, is_replay: int) -> None:
     tx.execute(
-        ADD_OBSERVATION,
-        (key.run_key, key.slot_no, key.attempt_no, key.call_id, key.dispatch_no, text, file, answer_digest, evidence,
-         flags, source, tx.now_us),
-    )  # fmt: skip
-
-
-def _recorded(tx: Transaction, artifact: Artifact | None) -> str | None:
-    return None if artifact is None else record(tx, artifact)
-
-
-def _intend(tx: Transaction, key: DispatchKey) -> None:
-    tx.execute(ADD_DISPATCH, (key.call_id, key.dispatch_no, key.run_key, "intended", tx.worker_id, tx.now_us))
+        _ADD_DISPATCH,
+        (key.call_id, key.dispatch_no, key.run_key, "intended", tx.worker_id, tx.now_us, is_replay),
+    )
     budgets.record_reservations(tx, key)
     tx.event(key.run_key, "dispatch.intended", {
         "slot": key.slot_no, "attempt": key.attempt_no, "call": key.call_id, "dispatch": key.dispatch_no,
-        "held": held_amounts(key.holds),
+        "held": held_amounts(key.holds), **_under(held),
     })  # fmt: skip
     crashpoint("dispatch.intent.inside")
 
 
-def end_dispatch(tx: Transaction, key: DispatchKey, facts: DispatchFacts, old: DispatchState) -> None:
-    tx.move(
-        "dispatch", facts.state, END_DISPATCH,
-        (facts.state, tx.now_us, facts.duration_us, facts.bytes_sent, facts.wire_sends, facts.status, facts.reason,
-         facts.message, facts.settled_by, facts.raw, _recorded(tx, facts.raw_artifact), int(facts.raw_cut),
-         facts.retry_after_us, facts.tokens_in,
-         facts.tokens_out, facts.cost_nanousd, facts.usage, key.call_id, key.dispatch_no, old),
-    )  # fmt: skip
-
-
-def move_attempt(tx: Transaction, key: DispatchKey, new: AttemptState, old: AttemptState, facts: DispatchFacts) -> None:
-    tx.move("attempt", new, MOVE_ATTEMPT,
-            (new, tx.now_us, facts.reason, facts.message, key.run_key, key.slot_no, key.attempt_no, old))  # fmt: skip
-
-
-def _end_slot(
-    tx: Transaction,
-    key: DispatchKey,
-    new: SlotState,
-    *,
-    selected: bool = False,
-    waiting: Waiting | None = None,
-    reason: str | None = None,
-    suspect: bool = False,
-) -> None:
-    step, not_before = (waiting.step, waiting.not_before_us) if waiting else (NextStep.NEW, 0)
-    tx.move("slot", new, END_SLOT,
-            (new, key.attempt_no if selected else None, step, not_before, reason, int(suspect), key.run_key,
-             key.slot_no, "in_flight", key.attempt_no))  # fmt: skip
-
-
-def record_event(
-    tx: Transaction, key: DispatchKey, kind: str, facts: DispatchFacts, more: dict[str, str | int] | None = None
-) -> None:
-    tx.event(key.run_key, kind, {
-        "slot": key.slot_no, "attempt": key.attempt_no, "call": key.call_id, "dispatch": key.dispatch_no,
-        "reason": facts.reason, "by": facts.settled_by, **(more or {}),
-    })  # fmt: skip
+def _under(held: Held | None) -> dict[str, JsonValue]:
+    return {} if held is None else {"fence": held.fence, "leases": list(held.leases)}
 
 
 def held_amounts(holds: Sequence[Hold]) -> dict[str, JsonValue]:
@@ -307,11 +288,8 @@ def fail_unprepared(
     tx: Transaction, run_key: int, slot_no: int, *, fingerprint: str, reason: str, message: str
 ) -> None:
     """A case from which no request can be made: a failed attempt without any call, and a failed slot."""
-    claimed = tx.rows(CLAIM, ("in_flight", 1, run_key, slot_no, "pending", "new"))
-    if not claimed:
-        raise _not_claimed(slot_no)
-    key = DispatchKey(run_key, slot_no, claimed[0][0], "", 0)
-    tx.execute(ADD_ATTEMPT, (run_key, slot_no, key.attempt_no, "running", tx.worker_id, fingerprint, 0, tx.now_us))
+    key = DispatchKey(run_key, slot_no, claim(tx, run_key, slot_no), "", 0)
+    add_attempt(tx, run_key, slot_no, key.attempt_no, fingerprint=fingerprint)
     end_failed(tx, key, DispatchFacts(DispatchState.FAILED, reason, message), waiting=None)
 
 
@@ -353,7 +331,7 @@ def tries_spent(tx: Transaction, run_key: int, slot_no: int) -> int:
     count: int = tx.row(
         "SELECT count(*) FROM attempts WHERE run_key = ? AND slot_no = ?"
         " AND state IN ('failed', 'unknown', 'late', 'given_back', 'not_landed', 'abandoned')"
-        " AND coalesce(reason, '') NOT IN ('coordinator.died', 'stopped', 'cancelled')",
+        " AND coalesce(reason, '') NOT IN ('coordinator.died', 'stopped', 'cancelled', 'lease.lost')",
         (run_key, slot_no),
     )[0]
     return count

@@ -244,7 +244,9 @@ def _let_wait_again(tx: Transaction, run_key: int) -> None:
         tx.change(
             "UPDATE runs SET state = 'open', ended_us = NULL WHERE run_key = ? AND state = 'finished'", (run_key,)
         )
-        tx.event(run_key, "slots.retried", {"count": count, "state": "unavailable", "reason": "budget"})
+        tx.event(run_key, "slots.retried", {
+            "count": count, "state": "unavailable", "reason": "budget", "undecided": True,
+        })  # fmt: skip
 
 
 def _settle_one(tx: Transaction, key: DispatchKey, hold: Hold, used: int, *, unknown: bool) -> None:

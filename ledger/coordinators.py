@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from .attempts import is_unknown, lose, stay_unknown
+from .attempts import lose, stay_unknown, unknown_sends
 from .crashpoints import crashpoint
 from .errors import CustodyElsewhere, RunBusy, RunNotFound, RunNotResumable
 from .ledger import Ledger
@@ -101,7 +101,7 @@ def release_run(tx: Transaction, coordinator: Coordinator, *, reason: str, activ
         (tx.now_us, reason, coordinator.lease_id),
     )
     tx.change("UPDATE runs SET active_us = active_us + ? WHERE run_key = ?", (active_us, coordinator.run_key))
-    tx.event(coordinator.run_key, "run.left", {"worker": tx.worker_id, "reason": reason})
+    tx.event(coordinator.run_key, "run.left", {"worker": tx.worker_id, "reason": reason, "active_us": active_us})
 
 
 def _take(tx: Transaction, run_id: str, holder: Holder | None, solitary_deaths_max: int) -> Coordinator:
@@ -184,7 +184,7 @@ def _recover_slot(
     )
     if newest is None or newest[2] != DispatchState.INTENDED:
         key = DispatchKey(run_key, slot_no, attempt_no, "" if newest is None else newest[0], 0)
-        if is_unknown(tx, key):
+        if unknown_sends(tx, key)[1]:
             return _back_to_unknown(tx, key, newest)
         return _interrupt(tx, key, parked=blamed and deaths >= deaths_max)
     call_id, dispatch_no, _, if_unknown, key_until, stored = newest

@@ -8,12 +8,18 @@
     │   ├── TargetNotFound               a target, judge or function that is named is not there
     │   ├── RunNotFound                  no run has that id or name
     │   ├── RunAmbiguous                 several runs have that prefix
+    │   ├── EvaluationNotFound           no evaluation of the run has that number, id or name
+    │   ├── DeviceNotFound               the ledger has never had that device
     │   └── NothingToSettle              reconcile found no unknown outcome to settle
     ├── RefusedError (RuntimeError)      it would break a promise                      exit 4
     │   ├── RunBusy                      another live coordinator has the run
+    │   ├── EvaluationBusy               another live process has the evaluation
     │   ├── RunNotResumable              the run's state does not allow it
     │   ├── IdentityChanged              what an answer depends on is not what it was
     │   ├── CustodyElsewhere             the run is not this ledger's to continue
+    │   ├── DeviceBusy                   somebody who may be alive holds the device
+    │   ├── DeviceQuarantined            an operator must look at the device first
+    │   ├── DeviceLocksUnusable          the folder by which ledgers of a host exclude each other cannot be used
     │   ├── NotALedger                   the file is something else
     │   ├── LedgerMissing                there is no ledger at that path
     │   ├── LedgerNewer                  made by a newer version
@@ -44,6 +50,12 @@ __all__ = [
     "CaseFileInvalid",
     "CommitUnknown",
     "CustodyElsewhere",
+    "DeviceBusy",
+    "DeviceLocksUnusable",
+    "DeviceNotFound",
+    "DeviceQuarantined",
+    "EvaluationBusy",
+    "EvaluationNotFound",
     "IdentityChanged",
     "LeaseLost",
     "LedgerClosed",
@@ -151,6 +163,22 @@ class RunAmbiguous(UsageError, LookupError):
 
 
 @error
+class DeviceNotFound(UsageError, LookupError):
+    """This ledger has never had a device of that name."""
+
+    resource: str = ""
+    code: ClassVar[str] = "usage.device_not_found"
+
+
+@error
+class EvaluationNotFound(UsageError, LookupError):
+    """No evaluation of the run has that number, id, beginning of an id, or name."""
+
+    evaluation: str = ""
+    code: ClassVar[str] = "usage.evaluation_not_found"
+
+
+@error
 class NothingToSettle(UsageError):
     """``reconcile`` was asked to settle outcomes, and none that is unknown fits."""
 
@@ -172,6 +200,15 @@ class RunBusy(RefusedError):
     run_id: str = ""
     holder: str = ""
     code: ClassVar[str] = "run.busy"
+
+
+@error
+class EvaluationBusy(RefusedError):
+    """Another live process has the evaluation; ``holder`` says which."""
+
+    evaluation_id: str = ""
+    holder: str = ""
+    code: ClassVar[str] = "evaluation.busy"
 
 
 @error
@@ -197,6 +234,31 @@ class CustodyElsewhere(RefusedError):
 
     run_id: str = ""
     code: ClassVar[str] = "run.custody_elsewhere"
+
+
+@error
+class DeviceBusy(RefusedError):
+    """Somebody who is not proven dead holds the device; ``holder`` says who."""
+
+    resource: str = ""
+    holder: str = ""
+    code: ClassVar[str] = "device.busy"
+
+
+@error
+class DeviceQuarantined(RefusedError):
+    """The device is in quarantine: an operator has to look at it before anything is sent to it."""
+
+    resource: str = ""
+    code: ClassVar[str] = "device.quarantined"
+
+
+@error
+class DeviceLocksUnusable(RefusedError):
+    """The folder by which the ledgers of this host keep each other from a device cannot be used."""
+
+    path: str = ""
+    code: ClassVar[str] = "device.locks_unusable"
 
 
 @error

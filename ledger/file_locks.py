@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-__all__ = ["LockFile", "holder_pid"]
+__all__ = ["LockFile", "SharedLockFile", "holder_pid", "open_shared"]
 
 _IS_DARWIN: Final = sys.platform == "darwin"
 # struct flock on 64 bits: type, whence, start, length, pid; on Darwin: start, length, pid, type, whence.
@@ -30,7 +30,7 @@ class LockFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = self._opened()
 
     def acquire(self) -> None:
         """Wait until the lock is ours.
@@ -75,6 +75,45 @@ class LockFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def _opened(self) -> int:
+        return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+class SharedLockFile(LockFile):
+    """A lock file in a folder that every user of the host may write in; raises FileNotFoundError unless ``create``."""
+
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        self._create = create
+        super().__init__(path)
+
+    def read(self, size: int) -> bytes:
+        """What the file says, at most so many bytes."""
+        return os.pread(self._descriptor, size, 0)
+
+    def overwrite(self, content: bytes) -> None:
+        """Write over the beginning at once, so that a reader never finds the file empty."""
+        os.pwrite(self._descriptor, content, 0)
+
+    def _opened(self) -> int:
+        return open_shared(self.path, create=self._create)
+
+
+def open_shared(path: Path, *, create: bool = True) -> int:
+    """A descriptor of a file that every user of the host may write to; links are not followed."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        # First without O_CREAT: where regular files are protected, it may not name another user's in a sticky folder.
+        return os.open(path, flags)
+    except FileNotFoundError:
+        if not create:
+            raise
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+    except FileExistsError:
+        return os.open(path, flags)
+    os.fchmod(descriptor, 0o666)  # whatever the umask
+    return descriptor
 
 
 def holder_pid(path: Path) -> int | None:

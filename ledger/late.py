@@ -5,8 +5,9 @@ from __future__ import annotations
 import attrs
 
 from . import budgets
-from .attempts import add_observation, end_dispatch, move_attempt, record_event
+from .moves import add_observation, end_dispatch, move_attempt, record_event
 from .records import Artifact, DispatchFacts, DispatchKey
+from .standing import where_it_stands
 from .states import AttemptState, DispatchState
 from .transaction import Transaction
 
@@ -43,7 +44,7 @@ def keep_late(
         _end_waiting(tx, held, "failed")
     else:
         _end_waiting(tx, held, "unknown")
-    record_event(tx, held, "dispatch.late", facts, {"answer": answer_digest})
+    record_event(tx, held, "dispatch.late", facts, {"answer": answer_digest, **where_it_stands(tx, held)})
     return True
 
 

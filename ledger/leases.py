@@ -13,8 +13,9 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from .canonical import JsonValue, canonical_text
-from .errors import LeaseLost, UsageError
+from .errors import UsageError
 from .fences import high_water, next_fence
+from .lease_guard import lost, require
 from .lease_records import (
     RESOURCE_LENGTH_MAX,
     RESOURCES_MAX,
@@ -83,7 +84,7 @@ def try_grant(tx: Transaction, set_id: str, *, dead: Collection[str] = ()) -> Gr
         require(tx, [row[0] for row in mine])
         return _granted(tx, set_id)
     if not mine or any(row[2] != LeaseState.WAITING for row in mine):
-        raise _lost(set_id, mine[0][1] if mine else "")
+        raise lost(set_id, mine[0][1] if mine else "")
     _extend(tx, set_id, "waiting")
     in_the_way = [one for _, resource, _, _ in mine for one in _in_the_way(tx, resource, set_id, dead)]
     obstacles = tuple(obstacle for obstacle, may_go in in_the_way if not may_go)
@@ -103,25 +104,6 @@ def try_grant(tx: Transaction, set_id: str, *, dead: Collection[str] = ()) -> Gr
     return granted
 
 
-def require(tx: Transaction, lease_ids: Sequence[str]) -> None:
-    """Raise LeaseLost unless this process holds every one of these leases, now.
-
-    A lease that has run out is refused even when nobody took it over: its holder was frozen, and must ask anew.
-    """
-    marks = ", ".join("?" * len(lease_ids))
-    rows = tx.rows(
-        "SELECT lease_id, resource, state, worker_id, boot_id, expires_boot_ns FROM leases"
-        f" WHERE lease_id IN ({marks})",
-        tuple(lease_ids),
-    )
-    now_ns = tx.clock.boot_ns()
-    for lease_id, resource, state, worker_id, boot, expires in rows:
-        if state != LeaseState.HELD or worker_id != tx.worker_id or has_expired(boot, expires, now_ns):
-            raise _lost(lease_id, resource)
-    if len(rows) != len(set(lease_ids)):
-        raise _lost(next(iter(set(lease_ids) - {row[0] for row in rows})), "")
-
-
 def renew(tx: Transaction, set_id: str) -> int:
     """Hold the set for another lease time from now; returns the boot time at which it ends, in nanoseconds.
 
@@ -129,7 +111,7 @@ def renew(tx: Transaction, set_id: str) -> int:
     """
     held = [row[0] for row in tx.rows("SELECT lease_id FROM leases WHERE set_id = ?", (set_id,))]
     if not held:
-        raise _lost(set_id, "")
+        raise lost(set_id, "")
     require(tx, held)
     _extend(tx, set_id, "held")
     return _granted(tx, set_id).expires_boot_ns
@@ -287,10 +269,3 @@ def _tell(tx: Transaction, set_id: str, kind: str, body: dict[str, JsonValue]) -
     run_key = tx.row("SELECT run_key FROM leases WHERE set_id = ? LIMIT 1", (set_id,))[0]
     if run_key is not None:
         tx.event(run_key, kind, body)
-
-
-def _lost(what: str, resource: str) -> LeaseLost:
-    return LeaseLost(
-        f"the lease {what}{f' of {resource}' if resource else ''} is not this process's any more",
-        "nothing was sent under it; `tallystick device show` tells who has the device now", resource,
-    )  # fmt: skip

@@ -41,7 +41,16 @@ _ADD_EVALUATION = hot_insert(
     evaluations, "run_key", "evaluation_no", "evaluation_id", "name", "document", "document_digest", "created_us"
 )
 _ADD_JUDGE = hot_insert(
-    evaluation_judges, "run_key", "evaluation_no", "judge_no", "name", "kind", "identity", "identity_digest"
+    evaluation_judges,
+    "run_key",
+    "evaluation_no",
+    "judge_no",
+    "name",
+    "kind",
+    "identity",
+    "identity_digest",
+    "samples",
+    "requirement",
 )
 _ADD_SLOTS = (
     "INSERT INTO slots (run_key, slot_no, state, case_no, variant_no, repetition)"
@@ -79,11 +88,13 @@ class VariantPlan:
 
 @attrs.frozen
 class JudgePlan:
-    """One judge of the run's own evaluation."""
+    """One judge of an evaluation. ``requirement`` is canonical JSON text: what it must reach before it counts."""
 
     name: str
     kind: str
     identity: str
+    samples: int = 1
+    requirement: str | None = None
 
 
 @attrs.frozen
@@ -189,7 +200,10 @@ def _add_evaluation(tx: Transaction, run_key: int, plan: RunPlan) -> None:
     )
     for number, judge in enumerate(plan.judges, start=1):
         digest = digest_of_value(parse_json(judge.identity))
-        tx.execute(_ADD_JUDGE, (run_key, 1, number, judge.name, judge.kind, judge.identity, digest))
+        tx.execute(
+            _ADD_JUDGE,
+            (run_key, 1, number, judge.name, judge.kind, judge.identity, digest, judge.samples, judge.requirement),
+        )
 
 
 def _add_cases(ledger: Ledger, run_key: int, rows: Iterable[CasePlan]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import attrs
@@ -16,8 +15,10 @@ __all__ = [
     "BudgetPlan",
     "DispatchFacts",
     "DispatchKey",
+    "Held",
     "Hold",
     "Intent",
+    "JudgmentKey",
     "JudgmentRow",
     "PendingSlot",
     "Waiting",
@@ -61,6 +62,18 @@ class Hold:
 
 
 @attrs.frozen
+class Held:
+    """The leases under which something is dispatched, that of the device which it goes to first.
+
+    ``contaminated``: an earlier holder's request may still act on the device meanwhile.
+    """
+
+    leases: tuple[str, ...]
+    fence: int
+    contaminated: bool = False
+
+
+@attrs.frozen
 class PendingSlot:
     """A slot that waits, with its case (canonical JSON texts) and, for a resend or a query, its newest attempt."""
 
@@ -80,7 +93,7 @@ class PendingSlot:
 class Intent:
     """Everything that is committed before a first dispatch. ``head`` is canonical JSON text.
 
-    A large payload lies in a file: then ``payload`` is None and ``payload_artifact`` says which (`artifacts`).
+    ``held`` is what it is dispatched under, where it goes to a device. A large payload lies in a file: then ``payload`` is None and ``payload_artifact`` says which (`artifacts`).
     """
 
     run_key: int
@@ -95,7 +108,7 @@ class Intent:
     fingerprint: str
     key_until_us: int | None = None
     solitary: bool = False
-    fence: int | None = None
+    held: Held | None = None
     payload_artifact: Artifact | None = None
 
 
@@ -173,8 +186,24 @@ class Waiting:
 
 
 @attrs.frozen
+class JudgmentKey:
+    """Which judgment is meant: one judge's, of one observation, in one evaluation."""
+
+    run_key: int
+    evaluation_no: int
+    judge_no: int
+    slot_no: int
+    attempt_no: int
+    sample_no: int = 1
+
+
+@attrs.frozen
 class JudgmentRow:
-    """One judgment. ``score`` is the decimal text of a number; exactly one of verdict and ``reason`` is set."""
+    """One judgment. ``score`` is the decimal text of a number; exactly one of verdict and ``reason`` is set.
+
+    ``raw`` is what the ``parser`` (name and version) read the verdict from. ``call_id`` is the call that brought it,
+    ``reused_from`` the judgment (`ledger.judgments.name_of`) whose verdict it is.
+    """
 
     judge_no: int
     slot_no: int
@@ -183,4 +212,10 @@ class JudgmentRow:
     score: str | None = None
     reason: str | None = None
     explanation: str = ""
-    evidence: Mapping[str, str] = attrs.field(factory=dict)
+    sample_no: int = 1
+    raw: str | None = None
+    parser: str | None = None
+    evidence_digest: str | None = None
+    cache_key: str | None = None
+    reused_from: str | None = None
+    call_id: str | None = None

@@ -6,6 +6,7 @@ from typing import Final
 
 from .errors import RunNotResumable, UsageError
 from .schema import IN_TROUBLE
+from .standing import steps_of
 from .transaction import Transaction
 
 __all__ = ["RETRIABLE", "abandon_run", "ask_to_stop", "finish_run", "leave_undecided", "mark_unavailable", "retry"]
@@ -43,15 +44,19 @@ def mark_unavailable(tx: Transaction, run_key: int, *, reason: str, variant_no: 
     Those that wait for a resend or a query are not among them: `leave_undecided`.
     """
     which = "" if variant_no is None else f" AND variant_no = {int(variant_no)}"
-    count = tx.change(
+    chosen = tx.rows(
         "UPDATE slots SET state = 'unavailable', reason = ? WHERE run_key = ? AND slot_no IN"
         " (SELECT slot_no FROM slots INDEXED BY slots_pending WHERE run_key = ? AND state = 'pending'"
-        f" AND next_step = 'new'{which} LIMIT {_CHUNK})",
+        f" AND next_step = 'new'{which} LIMIT {_CHUNK}) RETURNING slot_no",
         (reason, run_key, run_key),
     )
-    if count:
-        tx.event(run_key, "slots.unavailable", {"count": count, "reason": reason, "variant": variant_no})
-    return count
+    if chosen:
+        # Some of many: without their numbers the history could not tell which.
+        tx.event(run_key, "slots.unavailable", {
+            "count": len(chosen), "reason": reason, "variant": variant_no,
+            "slots": steps_of(sorted(row[0] for row in chosen)),
+        })  # fmt: skip
+    return len(chosen)
 
 
 def leave_undecided(tx: Transaction, run_key: int, *, reason: str, variant_no: int | None = None) -> int:

@@ -31,6 +31,7 @@ leases = Table(
 Index("leases_one_holder", leases.c.resource, unique=True, sqlite_where=sql_text("state = 'held'"))
 Index("leases_waiting", leases.c.resource, leases.c.lease_id, sqlite_where=sql_text("state = 'waiting'"))
 
+Index("leases_by_fence", leases.c.resource, leases.c.fence)
 Index("leases_of_set", leases.c.set_id, sqlite_where=sql_text("set_id IS NOT NULL"))
 Index("leases_quarantined", leases.c.resource, sqlite_where=sql_text("state = 'quarantined'"))
 

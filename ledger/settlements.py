@@ -12,10 +12,11 @@ import attrs
 
 from . import budgets
 from .artifacts import record
-from .attempts import add_observation
 from .errors import TransitionRefused
+from .moves import add_observation
 from .records import Artifact, DispatchFacts, DispatchKey
 from .schema import settlements
+from .standing import where_it_stands
 from .statements import hot_insert
 from .states import AttemptState, DispatchState, NextStep, SlotState
 from .transaction import Transaction
@@ -79,7 +80,8 @@ def settle_unknown(tx: Transaction, settlement: Settlement) -> SlotState:
     _reopen_run(tx, run_key, state)
     tx.event(run_key, "dispatch.settled", {
         "slot": slot_no, "attempt": attempt_no, "call": key.call_id, "dispatch": key.dispatch_no,
-        "decision": settlement.decision, "by": settlement.made_by, "reason": settlement.reason, "slot_state": state,
+        "decision": settlement.decision, "by": settlement.made_by, "reason": settlement.reason,
+        **where_it_stands(tx, key),
     })  # fmt: skip
     return state
 

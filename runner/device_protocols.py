@@ -14,10 +14,13 @@ from typing import Final, Protocol, runtime_checkable
 import attrs
 
 from ..ledger.canonical import JsonValue
+from ..ledger.lease_records import LEASE_LOST
 from .protocols import Outcome, Prepared, QueryAnswer, Target, Turn
 
 __all__ = [
+    "LEASE_LOST",
     "LEASE_SECONDS",
+    "REBOOTED",
     "ConversationTarget",
     "DeviceNeed",
     "DeviceTarget",
@@ -29,6 +32,12 @@ __all__ = [
 
 LEASE_SECONDS: Final = 30.0
 """How long a lease lasts unless the work order says otherwise; it is renewed after each third of it."""
+
+REBOOTED: Final = "device.rebooted"
+"""The reason of an outcome that says: the device has rebooted. It is taken over anew before the next request.
+
+With `LEASE_LOST` as its reason, an outcome says that the device has refused an older fence: the lease is lost.
+"""
 
 
 @attrs.frozen

@@ -18,7 +18,7 @@ from ..ledger import run_ends
 from ..ledger.coordinators import Coordinator
 from ..ledger.errors import BudgetExhausted, TallystickError
 from ..ledger.ledger import Ledger
-from ..ledger.records import Hold, PendingSlot
+from ..ledger.records import Held, Hold, PendingSlot
 from ..ledger.run_reads import stop_asked
 from ..ledger.slot_reads import asked_to_wait_until
 from ..ledger.states import SlotState
@@ -32,6 +32,7 @@ from .protocols import Judge, Target
 from .retry_policy import RetryPolicy
 from .stopping import StopSwitch
 from .tally import Tally
+from .tenures import DeviceTenure
 
 __all__ = ["Execution", "Executor", "VariantSide"]
 
@@ -46,13 +47,22 @@ _BREAK_OFF_SECONDS: Final = 1.0
 
 @attrs.frozen
 class VariantSide:
-    """One variant as it is executed. ``fingerprint`` is the digest of the identity that its attempts see."""
+    """One variant as it is executed. ``fingerprint`` is the digest of the identity that its attempts see.
+
+    ``tenure`` is set for a step that is taken while the target's devices are held.
+    """
 
     variant_no: int
     name: str
     target: Target
     holds: tuple[Hold, ...]
     fingerprint: str
+    tenure: DeviceTenure | None = None
+
+    @property
+    def held(self) -> Held | None:
+        """What an intent is committed under, where the target works on devices."""
+        return None if self.tenure is None else self.tenure.held
 
 
 @attrs.frozen

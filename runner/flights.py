@@ -25,13 +25,17 @@ _LOOK_SECONDS: Final = 0.2
 
 @attrs.define(eq=False)
 class Flight:
-    """One dispatch under way. ``broken_off`` is why it was cancelled by us, empty while it was not."""
+    """One dispatch under way, on a device under its ``tenure``.
+
+    ``broken_off`` is why it was cancelled by us, empty while it was not.
+    """
 
     key: DispatchKey
     task: asyncio.Task[object]
     progress: WireProgress
     began: float
     deadline: float
+    tenure: object = None
     broken_off: str = ""
     is_abandoned: bool = False
 
@@ -69,6 +73,12 @@ class FlightWatch:
         """Cancel every dispatch that is under way."""
         for flight in list(self._flights):
             flight.break_off(reason)
+
+    def break_off_under(self, tenure: object, reason: str) -> None:
+        """Cancel what is under way under a hold of devices that is lost."""
+        for flight in list(self._flights):
+            if flight.tenure is tenure:
+                flight.break_off(reason)
 
     def abandon_all(self) -> None:
         """Let go of every dispatch that is still under way."""

@@ -99,7 +99,7 @@ def identity_document(
         },
     }
     execution = order.execution
-    defaulted = [key for key in (*_LIMITS, *_THROUGHPUT) if key in execution.defaulted]
+    defaulted: list[str] = [key for key in (*_LIMITS, *_THROUGHPUT) if key in execution.defaulted]
     defaulted += [f"device_{key}" for key in (*DEVICE_LIMITS, *DEVICE_THROUGHPUT) if key in order.device.defaulted]
     return {
         "identity_version": IDENTITY_VERSION,

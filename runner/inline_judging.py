@@ -40,6 +40,7 @@ class InlineJudging:
         self._ledger = ledger
         self._run_key = run_key
         self._judges = judges
+        self._numbered = list(enumerate(judges, start=1))
         self._deadline_seconds = deadline_seconds
         self._names = {number: side.name for number, side in sides.items()}
 
@@ -89,7 +90,7 @@ class InlineJudging:
 
     async def _commit(self, observed: Observed, slot_no: int, attempt_no: int) -> None:
         rows = await judge_all(
-            self._judges, observed, slot_no=slot_no, attempt_no=attempt_no, deadline_seconds=self._deadline_seconds
+            self._numbered, observed, slot_no=slot_no, attempt_no=attempt_no, deadline_seconds=self._deadline_seconds
         )
         await self._ledger.write_async(lambda tx: add_judgments(tx, self._run_key, _EVALUATION, rows))
         crashpoint("judgment.committed")

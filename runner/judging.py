@@ -1,4 +1,4 @@
-"""Judges of the run's own evaluation, applied to observations that are durable already."""
+"""Asking judges that are code: on the loop, or on a thread of their own, within a deadline."""
 
 from __future__ import annotations
 
@@ -6,34 +6,55 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
-import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ..ledger.canonical import printable
+from ..ledger.canonical import JsonValue, digest_of_value
 from ..ledger.records import JudgmentRow
-from .protocols import Judge, NoVerdict, Observed, Verdict
+from ..ledger.verdicts import NoVerdictReason
+from .judge_protocols import lacking, needs_of
+from .protocols import Judge, NoVerdict, Observed
+from .verdict_rows import judgment_row
 
-__all__ = ["judge_all"]
-
-_EXPLANATION_MAX = 2_000
+__all__ = ["ask", "ask_now", "evidence_digest_of", "is_instant", "judge_all", "judge_error"]
 
 
 async def judge_all(
-    judges: Sequence[Judge], observed: Observed, *, slot_no: int, attempt_no: int, deadline_seconds: float
+    judges: Sequence[tuple[int, Judge]], observed: Observed, *, slot_no: int, attempt_no: int, deadline_seconds: float
 ) -> list[JudgmentRow]:
-    """One row a judge, in the judges' order; one that raises or takes too long gives no verdict."""
-    rows = []
-    for number, judge in enumerate(judges, start=1):
-        said = await _ask(judge, observed, deadline_seconds)
-        rows.append(_row(number, slot_no, attempt_no, said, judge.scale))
-    return rows
+    """One row a judge, each under its number; one that raises or takes too long gives no verdict."""
+    evidence = evidence_digest_of(observed.evidence)
+    return [
+        judgment_row(
+            number, slot_no, attempt_no, await ask(judge, observed, deadline_seconds), judge.scale,
+            evidence_digest=evidence,
+        )
+        for number, judge in judges
+    ]  # fmt: skip
 
 
-async def _ask(judge: Judge, observed: Observed, deadline_seconds: float) -> object:
+def evidence_digest_of(evidence: Mapping[str, JsonValue]) -> str | None:
+    """The digest of what was there beside the answer; None where nothing was."""
+    return digest_of_value(dict(evidence)) if evidence else None
+
+
+def is_instant(judge: object) -> bool:
+    """Whether it may judge on the event loop: a rule of ours whose time is bounded."""
+    return bool(getattr(judge, "is_instant", False))
+
+
+def ask_now(judge: Judge, observed: Observed) -> object:
+    """What an instant judge says; whatever it raises is a reason."""
+    return lacking(needs_of(judge), observed) or _said(judge, observed)
+
+
+async def ask(judge: Judge, observed: Observed, deadline_seconds: float) -> object:
+    """What a judge says, or why it said nothing within its deadline."""
     # A rule of ours is instant; a judge that may block does it in a thread.
-    if getattr(judge, "is_instant", False):
-        return _said(judge, observed)
+    if is_instant(judge):
+        return ask_now(judge, observed)
+    if (lack := lacking(needs_of(judge), observed)) is not None:
+        return lack
     try:
         async with asyncio.timeout(deadline_seconds):
             if getattr(judge, "is_async", False):
@@ -42,9 +63,9 @@ async def _ask(judge: Judge, observed: Observed, deadline_seconds: float) -> obj
                 said = await _in_thread(judge, observed)
             return await said if inspect.isawaitable(said) else said
     except TimeoutError:
-        return NoVerdict("judge_timeout", f"no verdict within {deadline_seconds:g} s")
+        return NoVerdict(NoVerdictReason.TIMEOUT, f"no verdict within {deadline_seconds:g} s")
     except Exception as problem:  # noqa: BLE001 - whatever a judge raises is a reason, never the end of the run
-        return _judge_error(problem)
+        return judge_error(problem)
 
 
 def _in_thread(judge: Judge, observed: Observed) -> asyncio.Future[object]:
@@ -70,49 +91,12 @@ def _said(judge: Judge, observed: Observed) -> object:
     try:
         return judge.judge(observed)
     except BaseException as problem:  # noqa: BLE001 - out of a thread, an exit or an interrupt is no wish of a user
-        return _judge_error(problem)
+        return judge_error(problem)
 
 
-def _judge_error(problem: BaseException) -> NoVerdict:
+def judge_error(problem: BaseException) -> NoVerdict:
+    """What a judge raised, as a reason."""
     try:
-        return NoVerdict("judge_error", f"{type(problem).__name__}: {problem}")
+        return NoVerdict(NoVerdictReason.JUDGE_ERROR, f"{type(problem).__name__}: {problem}")
     except Exception:  # noqa: BLE001 - the text of an exception is the judge's code
-        return NoVerdict("judge_error", type(problem).__name__)
-
-
-def _row(judge_no: int, slot_no: int, attempt_no: int, said: object, scale: tuple[float, float] | None) -> JudgmentRow:
-    verdict = _checked(said, scale)
-    explanation = printable(verdict.explanation)[:_EXPLANATION_MAX]
-    if isinstance(verdict, NoVerdict):
-        return JudgmentRow(judge_no, slot_no, attempt_no, reason=verdict.reason, explanation=explanation)
-    score = None if verdict.score is None else repr(float(verdict.score))
-    return JudgmentRow(judge_no, slot_no, attempt_no, verdict.passed, score, None, explanation)
-
-
-def _checked(said: object, scale: tuple[float, float] | None) -> Verdict | NoVerdict:
-    if isinstance(said, bool):
-        said = Verdict(passed=said)
-    if isinstance(said, Verdict | NoVerdict):
-        explanation: object = said.explanation
-        if not isinstance(explanation, str):
-            return NoVerdict("malformed_verdict", f"the explanation is {type(explanation).__name__}")
-    if isinstance(said, NoVerdict):
-        reason: object = said.reason
-        is_token = isinstance(reason, str) and reason
-        return said if is_token else NoVerdict("malformed_verdict", "the reason for no verdict is no text")
-    if not isinstance(said, Verdict):
-        return NoVerdict("malformed_verdict", f"a judge returned {type(said).__name__}")
-    if said.passed is None and said.score is None:
-        return NoVerdict("malformed_verdict", "neither passed nor a score")
-    passed: object = said.passed
-    if passed is not None and not isinstance(passed, bool):
-        return NoVerdict("malformed_verdict", f"passed is {type(passed).__name__}")
-    if said.score is not None and not _on_scale(said.score, scale):
-        return NoVerdict("malformed_verdict", f"the score {said.score!r} is not on the scale {scale}")
-    return said
-
-
-def _on_scale(score: object, scale: tuple[float, float] | None) -> bool:
-    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
-        return False
-    return scale is not None and scale[0] <= score <= scale[1]
+        return NoVerdict(NoVerdictReason.JUDGE_ERROR, type(problem).__name__)

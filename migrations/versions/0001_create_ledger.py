@@ -321,6 +321,9 @@ TABLES = [
     )
     """,
     """
+    CREATE INDEX leases_by_fence ON leases (resource, fence)
+    """,
+    """
     CREATE INDEX leases_of_set ON leases (set_id) WHERE set_id IS NOT NULL
     """,
     """

@@ -20,6 +20,7 @@ from tallystick.adapters.reasons import REASONS
 from tallystick.cli.commands import cli
 from tallystick.ledger.crashpoints import CRASHPOINTS
 from tallystick.ledger.states import MACHINES, TRANSITIONS, IfUnknown, RunState, SlotState
+from tallystick.ledger.verdicts import MEANINGS, NoVerdictReason
 from tallystick.runner.results import _EXIT, NextMove
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -288,10 +289,11 @@ def test_every_reason_that_the_runner_and_the_ledger_give_is_listed_and_every_li
     assert given - {"tallystick.targets", "tallystick.judges"} - listed - set(REASONS) == set()
 
 
-def test_every_reason_for_no_verdict_is_listed_and_every_listed_one_is_given() -> None:
-    sources = "".join(path.read_text("utf-8") for name in ("adapters", "runner") for path in (ROOT / name).glob("*.py"))
-    given = set(re.findall(r'NoVerdict\(\s*"(\w+)"', sources)) | {"missing_context"}  # f"missing_{need}"
-    assert set(first_cells(section("### Why there is no verdict"))) == given
+def test_every_reason_for_no_verdict_is_listed_with_its_meaning_and_given_somewhere() -> None:
+    listed = re.findall(r"^\| `(\w+)` \| (.+) \|$", section("### Why there is no verdict"), re.MULTILINE)
+    assert listed == [(reason.value, meaning) for reason, meaning in MEANINGS.items()]
+    sources = "".join(path.read_text("utf-8") for name in PRODUCT for path in (ROOT / name).glob("*.py"))
+    assert [reason for reason in NoVerdictReason if f"NoVerdictReason.{reason.name}" not in sources] == []
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -56,14 +57,14 @@ def test_answer_is_whole_where_the_parameter_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("context", "reason"),
-    [(None, "missing_context"), ([], "empty_context"), ("", "empty_context"), ({}, "empty_context")],
+    [(None, "missing_context"), ([], "empty_retrieval"), ("", "empty_retrieval"), ({}, "empty_retrieval")],
 )
 def test_e10_missing_and_empty_context_are_told_apart_and_neither_passes(context: JsonValue, reason: str) -> None:
     @judge
     def grounded(answer: Any, context: Any) -> bool:
         return True
 
-    said = grounded.judge(observed(context=context) if reason == "empty_context" else observed())
+    said = grounded.judge(observed(context=context) if reason == "empty_retrieval" else observed())
     assert isinstance(said, NoVerdict)
     assert said.reason == reason
 
@@ -143,12 +144,48 @@ def test_function_that_is_unfit_is_refused(make: Any, text: str) -> None:
     assert text in str(caught.value)
 
 
-def test_async_function_is_refused() -> None:
-    with pytest.raises(WorkOrderInvalid, match="is async, and a judge of this kind makes no call"):
+@pytest.mark.parametrize(
+    ("answer", "expected"), [("x", Verdict(passed=True)), ("y", NoVerdict("judge_error", "ValueError: y"))]
+)
+def test_async_function_is_awaited_and_what_it_raises_is_a_reason(answer: str, expected: Any) -> None:
+    @judge
+    async def asks(answer: Any) -> bool:
+        await asyncio.sleep(0)
+        if answer == "y":
+            raise ValueError(answer)
+        return True
 
-        @judge
-        async def asks(answer: Any) -> bool:
-            return True
+    assert asks.is_async
+    assert asyncio.run(asks.judge(observed(answer))) == expected
+
+
+def test_async_function_is_not_asked_where_its_evidence_is_missing() -> None:
+    @judge
+    async def grounded(answer: Any, context: Any) -> bool:
+        raise AssertionError("nobody asks")
+
+    said = asyncio.run(grounded.judge(observed()))
+    assert said.reason == "missing_context"
+
+
+@pytest.mark.parametrize(
+    ("need", "evidence", "reason"),
+    [
+        ("tool_calls", {}, "missing_evidence"),
+        ("tool_calls", {"tool_calls": None}, "missing_evidence"),
+        ("retrieval", {}, "missing_evidence"),
+        ("retrieval", {"retrieval": []}, "empty_retrieval"),
+        ("context", {"context": ["", " "]}, "empty_retrieval"),
+        ("evidence.trace", {"context": "x"}, "missing_evidence"),
+    ],
+)
+def test_what_a_judge_needs_and_what_is_not_there_are_told_apart(need: str, evidence: Any, reason: str) -> None:
+    assert judge(needs=[need])(lambda answer: True).judge(observed(**evidence)).reason == reason
+
+
+@pytest.mark.parametrize(("need", "evidence"), [("tool_calls", {"tool_calls": []}), ("evidence.trace", {"trace": 0})])
+def test_evidence_that_says_nothing_happened_is_there(need: str, evidence: Any) -> None:
+    assert judge(needs=[need])(lambda answer: True).judge(observed(**evidence)) == Verdict(passed=True)
 
 
 def test_judge_can_be_called_as_the_function_that_it_is() -> None:

@@ -17,7 +17,7 @@ from tallystick.ledger.attempt_groups import Beginning, Observing
 from tallystick.ledger.canonical import canonical_text, parse_json
 from tallystick.ledger.errors import BudgetExhausted, TransitionRefused
 from tallystick.ledger.ledger import Ledger
-from tallystick.ledger.records import Artifact, DispatchFacts, DispatchKey, Hold, Intent
+from tallystick.ledger.records import Artifact, DispatchFacts, DispatchKey, Held, Hold, Intent
 from tallystick.ledger.states import DispatchState
 from tallystick.ledger.transaction import Transaction
 from tests.unit.ledger.batches import Batch
@@ -176,7 +176,12 @@ def test_the_number_of_an_attempt_is_the_ledgers_also_where_another_was_expected
 
 @pytest.mark.parametrize(
     "changed",
-    [{"payload": None}, {"key_until_us": 9}, {"fence": 3}, {"payload_artifact": Artifact("sha256:0", 1, b"x")}],
+    [
+        {"payload": None},
+        {"key_until_us": 9},
+        {"held": Held(("l",), 3)},
+        {"payload_artifact": Artifact("sha256:0", 1, b"x")},
+    ],
 )
 def test_an_intent_out_of_the_ordinary_is_written_by_itself(changed: dict[str, Any]) -> None:
     odd: Intent = attrs.evolve(intent(1), **changed)

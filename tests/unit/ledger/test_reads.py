@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tallystick.ledger import attempts, judgments, run_ends, run_reads, slot_reads
-from tallystick.ledger.errors import RunAmbiguous, RunNotFound, RunNotResumable, UsageError
+from tallystick.ledger.errors import RunAmbiguous, RunNotFound, RunNotResumable, TransitionRefused, UsageError
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.records import DispatchFacts, JudgmentRow, Waiting
 from tallystick.ledger.states import DispatchState, NextStep, SlotState
@@ -137,7 +137,7 @@ def test_an_observation_is_judged_once_by_a_judge(ledger: Ledger) -> None:
     answer(ledger, run_key, 1)
     row = JudgmentRow(1, 1, 1, passed=True)
     ledger.write(lambda tx: judgments.add_judgments(tx, run_key, 1, [row]))
-    with pytest.raises(Exception, match="UNIQUE"):
+    with pytest.raises(TransitionRefused, match="still to be given"):
         ledger.write(lambda tx: judgments.add_judgments(tx, run_key, 1, [row]))
 
 

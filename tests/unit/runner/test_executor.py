@@ -350,7 +350,7 @@ def test_a_judge_that_never_returns_gives_no_verdict_at_the_deadline(ledger: Led
     never.set()
     assert outcome.next is NextMove.DECIDE
     with ledger.reading() as reader:
-        assert reader.rows("SELECT state, reason FROM judgments") == [("no_verdict", "judge_timeout")] * 2
+        assert reader.rows("SELECT state, reason FROM judgments") == [("no_verdict", "timeout")] * 2
 
 
 def test_asked_to_stop_it_lets_what_is_in_flight_finish_and_dispatches_nothing_more(ledger: Ledger) -> None:
