@@ -37,8 +37,9 @@ class OpenAttempt:
 
 @attrs.define
 class OpenDispatch:
-    """A dispatch without a known outcome, and what it holds by budget number."""
+    """A dispatch without a known outcome, and what it holds by budget number; ``owner`` as its call's."""
 
+    owner: str
     slot_no: int
     attempt_no: int
     state: str

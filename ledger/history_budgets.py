@@ -8,6 +8,7 @@ from typing import Any, Final
 import attrs
 
 from .history import RunHistory
+from .history_effects import INTENTS
 from .ledger import Reader
 from .records import DispatchFacts
 from .run_reads import BudgetState, budgets_of
@@ -16,7 +17,14 @@ from .states import DispatchState
 __all__ = ["budgets_at", "budgets_by_replay"]
 
 _ENDS: Final = frozenset(
-    {"attempt.observed", "attempt.failed", "dispatch.refused", "dispatch.late", "dispatch.settled"}
+    {
+        "attempt.failed",
+        "attempt.observed",
+        "dispatch.late",
+        "dispatch.refused",
+        "dispatch.settled",
+        "judgment.call_ended",
+    }
 )
 
 
@@ -49,11 +57,13 @@ def budgets_by_replay(reader: Reader, history: RunHistory) -> list[BudgetState]:
         (history.run_key, history.event_no),
     )
     for kind, text in rows:
-        if kind.endswith(".intended"):
+        if kind in INTENTS:
             for number, amount in json.loads(text).get("held", {}).items():
                 states[int(number)] = _held(states[int(number)], amount)
         elif kind in _ENDS:
             body = json.loads(text)
+            if body.get("state") == DispatchState.UNKNOWN:
+                continue  # a judge's call, and what it holds stays held
             for one in reserved.pop((body["call"], body["dispatch"]), ()):
                 if not one.is_open:
                     states[one.budget_no] = _settled(states[one.budget_no], one)

@@ -61,9 +61,10 @@ def _open_ones(reader: Reader, history: RunHistory) -> Iterator[str]:
         (call_id, dispatch_no): state
         for call_id, dispatch_no, state in reader.each(
             "SELECT d.call_id, d.dispatch_no, d.state FROM dispatches d JOIN calls c ON c.call_id = d.call_id"
-            " WHERE d.run_key = ? AND d.state IN ('intended', 'unknown') AND c.owner = 'attempt'",
+            " WHERE d.run_key = ? AND d.state IN ('intended', 'unknown') AND c.owner IN ('attempt', 'judgment')",
             (history.run_key,),
         )
     }
-    if dispatches != {key: one.state for key, one in history.open_dispatches.items()}:
-        yield f"dispatches without an outcome: {dispatches}, told {history.open_dispatches}"
+    told = {key: one.state for key, one in history.open_dispatches.items()}
+    if dispatches != told:
+        yield f"dispatches without an outcome: {dispatches}, told {told}"

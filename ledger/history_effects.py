@@ -11,9 +11,12 @@ from typing import Any, Final, TypeAlias
 
 from .history import Mark, OpenAttempt, OpenDispatch, RunHistory, SessionSpan
 from .standing import numbers_of
-from .states import NextStep, RunState, SlotState
+from .states import CallOwner, DispatchState, NextStep, RunState, SlotState
 
-__all__ = ["EFFECTS", "WITHOUT_EFFECT", "note_later"]
+__all__ = ["EFFECTS", "INTENTS", "WITHOUT_EFFECT", "note_later"]
+
+INTENTS: Final = frozenset({"dispatch.intended", "judgment.call_intended"})
+"""Kinds that set something aside in budgets."""
 
 Effect: TypeAlias = Callable[[RunHistory, Mark], None]
 
@@ -24,9 +27,24 @@ def _intended(history: RunHistory, mark: Mark) -> None:
     history.put(slot_no, SlotState.IN_FLIGHT, history.reasons.get(slot_no))
     history.attempts[slot_no] = attempt_no
     history.open_attempts[slot_no, attempt_no] = OpenAttempt("running")
+    _open(history, body, CallOwner.ATTEMPT)
+
+
+def _open(history: RunHistory, body: dict[str, Any], owner: str) -> None:
     history.open_dispatches[body["call"], body["dispatch"]] = OpenDispatch(
-        slot_no, attempt_no, "intended", body.get("held", {})
+        owner, body["slot"], body["attempt"], "intended", body.get("held", {})
     )
+
+
+def _judge_intended(history: RunHistory, mark: Mark) -> None:
+    _open(history, mark.body, CallOwner.JUDGMENT)
+
+
+def _judge_ended(history: RunHistory, mark: Mark) -> None:
+    if mark.body["state"] == DispatchState.UNKNOWN:
+        _lose(history, mark)
+    else:
+        _close(history, mark.body)
 
 
 def _close(history: RunHistory, body: dict[str, Any]) -> None:
@@ -70,6 +88,11 @@ def _unknown(history: RunHistory, mark: Mark) -> None:
     decide = body["next"] == "decide"
     history.put(slot_no, SlotState.UNKNOWN if decide else SlotState.PENDING, body["reason"])
     history.put_step(slot_no, NextStep.NEW if decide else body["next"])
+    _lose(history, mark)
+
+
+def _lose(history: RunHistory, mark: Mark) -> None:
+    body = mark.body
     dispatch = history.open_dispatches.get((body["call"], body["dispatch"]))
     if dispatch is not None and dispatch.state == "intended":
         dispatch.state, dispatch.ended_us = "unknown", mark.at_us
@@ -211,7 +234,7 @@ def _noted(history: RunHistory, mark: Mark) -> None:
 
 def note_later(history: RunHistory, kind: str, text: str) -> None:
     """Remember of an event beyond the one that is asked for what its rows must not show."""
-    if kind.endswith(".intended"):
+    if kind in INTENTS:
         body = json.loads(text)
         history.later_dispatches.add((body["call"], body["dispatch"]))
     elif kind == "observation.judged":
@@ -231,6 +254,8 @@ EFFECTS: Final[dict[str, Effect]] = {
     "dispatch.late": _stands,
     "dispatch.refused": _refused,
     "dispatch.settled": _stands,
+    "judgment.call_ended": _judge_ended,
+    "judgment.call_intended": _judge_intended,
     "lease.lost": _noted,
     "observation.judged": _judged,
     "run.cancelled": _cancelled,
@@ -254,6 +279,9 @@ WITHOUT_EFFECT: Final = frozenset(
         "device.quarantined",
         "device.seen",
         "evaluation.created",
+        "evaluation.left",
+        "evaluation.opened",
+        "evaluation.recovered",
         "lease.call_ended",
         "lease.call_intended",
         "lease.granted",
