@@ -15,6 +15,7 @@ from .artifacts import file_of, files_in
 from .canonical import digest_of_bytes
 from .check_rules import RULES, Severity
 from .errors import LedgerDamaged
+from .history_check import differences
 from .ledger import Ledger, Reader
 from .processes import ProcessIdentity
 from .schema_rules import transition_rows, triggers, vocabularies
@@ -43,6 +44,7 @@ def check_ledger(ledger: Ledger) -> list[Finding]:
             *_database(reader),
             *_rules(reader),
             *_events(reader),
+            *_history(reader),
             *_digests(reader),
             *_artifacts(ledger, reader),
             *_dead_workers(ledger, reader),
@@ -124,6 +126,13 @@ def _events(reader: Reader) -> Iterator[Finding]:
     yield from _one(
         "events.dispatches", "the history tells of other dispatches than there are", uncounted,
         "events or dispatches were removed: restore a backup",
+    )  # fmt: skip
+
+
+def _history(reader: Reader) -> Iterator[Finding]:
+    yield from _one(
+        "events.history", "the history of runs tells otherwise than their rows", differences(reader),
+        "rows were changed behind the ledger's back, or this is a defect of ours: restore a backup, and report it",
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, ForeignKey, ForeignKeyConstraint, PrimaryKeyConstraint, Table
+from sqlalchemy import CheckConstraint, ForeignKey, ForeignKeyConstraint, PrimaryKeyConstraint, Table, UniqueConstraint
 
 from .columns import integer, metadata, run_key, text
 
@@ -18,15 +18,21 @@ sessions = Table(
     integer("slot_no"),
     integer("attempt_no"),
     integer("session_no"),
+    text("session_id"),
     integer("turn", default=0),
+    text("message", null=True),
     text("lease_id", ForeignKey("leases.lease_id"), null=True),
     text("checkpoint_artifact", ForeignKey("artifacts.digest"), null=True),
     integer("began_us"),
     integer("ended_us", null=True),
     text("reason", null=True),
     PrimaryKeyConstraint(*_SESSION_KEY),
+    UniqueConstraint("session_id"),
     ForeignKeyConstraint(_ATTEMPT_KEY, ["attempts.run_key", "attempts.slot_no", "attempts.attempt_no"]),
 )
+"""One session on a target. ``turn`` is the one that was last intended, with its ``message``: it is committed when
+``turns`` has it. ``checkpoint_artifact`` is what the session was restored from.
+"""
 
 turns = Table(
     "turns",

@@ -11,15 +11,16 @@ __all__ = ["numbers_of", "steps_of", "where_it_stands"]
 
 
 def where_it_stands(tx: Transaction, key: DispatchKey) -> dict[str, str | int | None]:
-    """State, reason and next step of the slot and the state of the attempt, after what may or may not move them."""
+    """How slot, attempt and run stand after something that may or may not have moved them."""
     state, reason, step = tx.row(
         "SELECT state, reason, next_step FROM slots WHERE run_key = ? AND slot_no = ?", (key.run_key, key.slot_no)
     )
+    run_state = tx.row("SELECT state FROM runs WHERE run_key = ?", (key.run_key,))[0]
     attempt = tx.row(
         "SELECT state FROM attempts WHERE run_key = ? AND slot_no = ? AND attempt_no = ?",
         (key.run_key, key.slot_no, key.attempt_no),
     )[0]
-    return {"slot_state": state, "slot_reason": reason, "next": step, "attempt_state": attempt}
+    return {"slot_state": state, "slot_reason": reason, "next": step, "attempt_state": attempt, "run_state": run_state}
 
 
 def steps_of(numbers: Sequence[int]) -> list[list[int]]:

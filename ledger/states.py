@@ -59,7 +59,7 @@ class AttemptState(StrEnum):
     LATE = "late"  # its answer came after its end; kept as evidence
     NOT_LANDED = "not_landed"  # proven not to have happened
     GIVEN_BACK = "given_back"  # ended with nothing sent, or refused; the slot waits again
-    INTERRUPTED = "interrupted"  # its coordinator died with nothing unknown
+    INTERRUPTED = "interrupted"  # broke off with nothing unknown: its coordinator died, or its session did not go on
     ABANDONED = "abandoned"  # unknown, and an operator gave it up
 
 
@@ -167,7 +167,7 @@ TRANSITIONS: Final[dict[str, dict[str, frozenset[str]]]] = {
         "running": frozenset({"observed", "failed", "unknown", "given_back", "interrupted"}),
         "observed": frozenset(),
         "failed": frozenset(),
-        "unknown": frozenset({"running", "observed", "late", "failed", "not_landed", "abandoned"}),
+        "unknown": frozenset({"running", "observed", "late", "failed", "not_landed", "abandoned", "interrupted"}),
         "late": frozenset({"observed"}),
         "not_landed": frozenset(),
         "given_back": frozenset(),

@@ -235,7 +235,7 @@ def test_damage_is_raised_with_every_finding(damaged: Callable[..., list[Finding
 
 def test_errors_come_before_what_was_left_behind(damaged: Callable[..., list[Finding]]) -> None:
     found = damaged("UPDATE budgets SET settled = settled - 1")
-    assert [finding.code for finding in found] == ["budget.sum", "lease.dead_holder"]
+    assert [finding.code for finding in found] == ["budget.sum", "events.history", "lease.dead_holder"]
 
 
 def test_a_fault_that_is_everywhere_is_one_finding_with_its_first_places(damaged: Callable[..., list[Finding]]) -> None:

@@ -1,0 +1,145 @@
+"""What the budgets of a run held and had settled at one of its events."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import attrs
+
+from .history import RunHistory
+from .history_effects import INTENTS
+from .ledger import Reader
+from .records import DispatchFacts
+from .run_reads import BudgetState, budgets_of
+from .states import DispatchState
+
+__all__ = ["budgets_at", "budgets_by_replay"]
+
+_ENDS: Final = frozenset(
+    {
+        "attempt.failed",
+        "attempt.observed",
+        "dispatch.late",
+        "dispatch.refused",
+        "dispatch.settled",
+        "judgment.call_ended",
+    }
+)
+
+
+@attrs.frozen
+class _Reserved:
+    """One reservation as it ended, or as it is held."""
+
+    budget_no: int
+    held: int
+    settled: int | None
+    is_open: bool
+    uses_unknown: bool
+
+
+def budgets_at(reader: Reader, history: RunHistory) -> list[BudgetState]:
+    """The run's budgets as they stood; of its newest event, as their rows say."""
+    return budgets_of(reader, history.run_key) if history.is_newest else budgets_by_replay(reader, history)
+
+
+def budgets_by_replay(reader: Reader, history: RunHistory) -> list[BudgetState]:
+    """The same from reservations and events alone; goes through both."""
+    planned = _first_amendments(reader, history.run_key)
+    states = {
+        state.plan.budget_no: _before(state, planned.get(state.plan.budget_no, {}))
+        for state in budgets_of(reader, history.run_key)
+    }
+    reserved = _reservations(reader, history)
+    rows = reader.each(
+        "SELECT kind, body FROM events WHERE run_key = ? AND event_no <= ? ORDER BY event_no",
+        (history.run_key, history.event_no),
+    )
+    for kind, text in rows:
+        if kind in INTENTS:
+            for number, amount in json.loads(text).get("held", {}).items():
+                states[int(number)] = _held(states[int(number)], amount)
+        elif kind in _ENDS:
+            body = json.loads(text)
+            if body.get("state") == DispatchState.UNKNOWN:
+                continue  # a judge's call, and what it holds stays held
+            for one in reserved.pop((body["call"], body["dispatch"]), ()):
+                if not one.is_open:
+                    states[one.budget_no] = _settled(states[one.budget_no], one)
+        elif kind == "budget.amended":
+            body = json.loads(text)
+            states[body["budget"]] = _amended(states[body["budget"]], limit_amount=body["new"])
+        elif kind == "budget.bound_amended":
+            body = json.loads(text)
+            kind_now, bound = body["new"]
+            states[body["budget"]] = _amended(states[body["budget"]], kind=kind_now, bound_amount=bound)
+    return list(states.values())
+
+
+def _first_amendments(reader: Reader, run_key: int) -> dict[int, dict[str, Any]]:
+    """What each budget was before the first amendment of each kind, by number and kind."""
+    found: dict[int, dict[str, Any]] = {}
+    for kind, text in reader.each(
+        "SELECT kind, body FROM events WHERE run_key = ? AND kind IN ('budget.amended', 'budget.bound_amended')"
+        " ORDER BY event_no",
+        (run_key,),
+    ):
+        body = json.loads(text)
+        found.setdefault(body["budget"], {}).setdefault(kind, body["old"])
+    return found
+
+
+def _before(state: BudgetState, first: dict[str, Any]) -> BudgetState:
+    """The budget as it was planned."""
+    plan = state.plan
+    limit = first.get("budget.amended", plan.limit_amount)
+    kind, bound = first.get("budget.bound_amended", (plan.kind, plan.bound_amount))
+    return BudgetState(attrs.evolve(plan, limit_amount=limit, kind=kind, bound_amount=bound), 0, 0, 0, 0)
+
+
+def _amended(state: BudgetState, **values: Any) -> BudgetState:
+    return attrs.evolve(state, plan=attrs.evolve(state.plan, **values))
+
+
+def _held(state: BudgetState, amount: int) -> BudgetState:
+    return attrs.evolve(state, held=state.held + amount)
+
+
+def _settled(state: BudgetState, one: _Reserved) -> BudgetState:
+    held, settled = state.held - one.held, state.settled + (one.settled or 0)
+    return attrs.evolve(
+        state, held=held, settled=settled, overrun=max(state.overrun, held + settled - state.plan.limit_amount),
+        unknown_uses=state.unknown_uses + int(one.uses_unknown),
+    )  # fmt: skip
+
+
+def _reservations(reader: Reader, history: RunHistory) -> dict[tuple[str, int], list[_Reserved]]:
+    found: dict[tuple[str, int], list[_Reserved]] = {}
+    rows = reader.each(
+        "SELECT r.call_id, r.dispatch_no, r.budget_no, r.held, r.settled, r.state, b.unit, d.state, d.duration_us,"
+        " d.wire_sends, d.tokens_in, d.tokens_out, d.cost_nanousd FROM reservations r"
+        " JOIN budgets b ON b.run_key = r.run_key AND b.budget_no = r.budget_no"
+        " JOIN dispatches d ON d.call_id = r.call_id AND d.dispatch_no = r.dispatch_no WHERE r.run_key = ?",
+        (history.run_key,),
+    )
+    for call_id, dispatch_no, budget_no, held, settled, state, unit, *facts in rows:
+        key = (call_id, dispatch_no)
+        is_open = state == "held" or key in history.open_dispatches
+        unknown = state == "settled" and _is_use_unknown(unit, facts, decided=key in history.settled_by_decision)
+        found.setdefault(key, []).append(_Reserved(budget_no, held, settled, is_open, unknown))
+    return found
+
+
+def _is_use_unknown(unit: str, facts: list[Any], *, decided: bool) -> bool:
+    """Whether the bound was settled because nobody said what was used; as `budgets.settle` sees it."""
+    state, duration, sends, tokens_in, tokens_out, cost = facts
+    if unit == "dispatches":
+        return False
+    # Who settles an unknown outcome knows no time, and the row keeps that of the send which was lost.
+    took = None if decided else duration
+    told = DispatchFacts(
+        DispatchState(state), duration_us=took, wire_sends=sends, tokens_in=tokens_in, tokens_out=tokens_out,
+        cost_nanousd=cost,
+    )  # fmt: skip
+    return state == DispatchState.ABANDONED or told.used(unit) is None

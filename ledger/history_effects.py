@@ -1,0 +1,292 @@
+"""What each kind of event does to a run's history (`history.RunHistory`): one function a kind, in one table.
+
+Every kind that the ledger writes stands in `EFFECTS` or in `WITHOUT_EFFECT`; a test holds that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from .history import Mark, OpenAttempt, OpenDispatch, RunHistory, SessionSpan
+from .standing import numbers_of
+from .states import CallOwner, DispatchState, NextStep, RunState, SlotState
+
+__all__ = ["EFFECTS", "INTENTS", "WITHOUT_EFFECT", "note_later"]
+
+INTENTS: Final = frozenset({"dispatch.intended", "judgment.call_intended"})
+"""Kinds that set something aside in budgets."""
+
+Effect: TypeAlias = Callable[[RunHistory, Mark], None]
+
+
+def _intended(history: RunHistory, mark: Mark) -> None:
+    body = mark.body
+    slot_no, attempt_no = body["slot"], body["attempt"]
+    history.put(slot_no, SlotState.IN_FLIGHT, history.reasons.get(slot_no))
+    history.attempts[slot_no] = attempt_no
+    history.open_attempts[slot_no, attempt_no] = OpenAttempt("running")
+    _open(history, body, CallOwner.ATTEMPT)
+
+
+def _open(history: RunHistory, body: dict[str, Any], owner: str) -> None:
+    history.open_dispatches[body["call"], body["dispatch"]] = OpenDispatch(
+        owner, body["slot"], body["attempt"], "intended", body.get("held", {})
+    )
+
+
+def _judge_intended(history: RunHistory, mark: Mark) -> None:
+    _open(history, mark.body, CallOwner.JUDGMENT)
+
+
+def _judge_ended(history: RunHistory, mark: Mark) -> None:
+    if mark.body["state"] == DispatchState.UNKNOWN:
+        _lose(history, mark)
+    else:
+        _close(history, mark.body)
+
+
+def _close(history: RunHistory, body: dict[str, Any]) -> None:
+    history.open_dispatches.pop((body["call"], body["dispatch"]), None)
+
+
+def _observed(history: RunHistory, mark: Mark) -> None:
+    _close(history, mark.body)
+    _end(history, mark.body, SlotState.SELECTED, None)
+    history.selected_at[mark.body["slot"]] = mark.event_no
+
+
+def _end(history: RunHistory, body: dict[str, Any], state: str, reason: str | None) -> None:
+    """The attempt has an end, and the slot is where that leads."""
+    slot_no = body["slot"]
+    history.open_attempts.pop((slot_no, body["attempt"]), None)
+    history.attempts[slot_no] = body["attempt"]
+    history.put(slot_no, state, reason)
+    history.put_step(slot_no, NextStep.NEW)
+
+
+def _refused(history: RunHistory, mark: Mark) -> None:
+    _close(history, mark.body)
+
+
+def _given_back(history: RunHistory, mark: Mark) -> None:
+    body = mark.body
+    _end(history, body, SlotState.UNAVAILABLE if body["not_before"] < 0 else SlotState.PENDING, body["reason"])
+
+
+def _failed(history: RunHistory, mark: Mark) -> None:
+    _close(history, mark.body)
+    _end(history, mark.body, SlotState.PENDING if mark.body["again"] else SlotState.FAILED, mark.body["reason"])
+
+
+def _unknown(history: RunHistory, mark: Mark) -> None:
+    body, slot_no = mark.body, mark.body["slot"]
+    history.open_attempts[slot_no, body["attempt"]] = OpenAttempt(
+        "unknown", mark.at_us, body["reason"], body.get("message")
+    )
+    decide = body["next"] == "decide"
+    history.put(slot_no, SlotState.UNKNOWN if decide else SlotState.PENDING, body["reason"])
+    history.put_step(slot_no, NextStep.NEW if decide else body["next"])
+    _lose(history, mark)
+
+
+def _lose(history: RunHistory, mark: Mark) -> None:
+    body = mark.body
+    dispatch = history.open_dispatches.get((body["call"], body["dispatch"]))
+    if dispatch is not None and dispatch.state == "intended":
+        dispatch.state, dispatch.ended_us = "unknown", mark.at_us
+        dispatch.reason, dispatch.message = body["reason"], body.get("message")
+        dispatch.bytes_sent, dispatch.duration_us = body.get("bytes_sent"), body.get("duration_us")
+        dispatch.status = body.get("status")
+
+
+def _stands(history: RunHistory, mark: Mark) -> None:
+    """What was unknown has an outcome; the event says where that left slot, attempt and run."""
+    body, slot_no = mark.body, mark.body["slot"]
+    _close(history, body)
+    history.put(slot_no, body["slot_state"], body["slot_reason"])
+    history.put_step(slot_no, body["next"])
+    if body["slot_state"] == SlotState.SELECTED and not history.selected_at[slot_no]:
+        history.selected_at[slot_no] = mark.event_no
+    if body["attempt_state"] not in ("running", "unknown"):
+        history.open_attempts.pop((slot_no, body["attempt"]), None)
+    if mark.kind == "dispatch.settled":
+        history.settled_by_decision.add((body["call"], body["dispatch"]))
+    if body["run_state"] != history.run_state:
+        history.run_state, history.ended_us = body["run_state"], None
+    history.marks.append(mark)
+
+
+def _interrupted(history: RunHistory, mark: Mark) -> None:
+    slot_no = mark.body["slot"]
+    _end(history, mark.body, SlotState.PENDING, history.reasons.get(slot_no))
+
+
+def _parked(history: RunHistory, mark: Mark) -> None:
+    history.put(mark.body["slot"], SlotState.PARKED, "kills_the_runner")
+    history.marks.append(mark)
+
+
+def _slot_unavailable(history: RunHistory, mark: Mark) -> None:
+    history.put(mark.body["slot"], SlotState.UNAVAILABLE, mark.body["reason"])
+
+
+def _slot_unknown(history: RunHistory, mark: Mark) -> None:
+    history.put(mark.body["slot"], SlotState.UNKNOWN, mark.body["reason"])
+    history.put_step(mark.body["slot"], NextStep.NEW)
+
+
+def _slots_unavailable(history: RunHistory, mark: Mark) -> None:
+    for slot_no in numbers_of(mark.body["slots"]):
+        history.put(slot_no, SlotState.UNAVAILABLE, mark.body["reason"])
+    history.marks.append(mark)
+
+
+def _slots_unknown(history: RunHistory, mark: Mark) -> None:
+    variant = mark.body["variant"]
+    for slot_no in sorted(history.steps):
+        is_meant = variant is None or (slot_no - 1) % history.variants + 1 == variant
+        if is_meant and history.state_of(slot_no) is SlotState.PENDING:
+            history.put(slot_no, SlotState.UNKNOWN, mark.body["reason"])
+    history.marks.append(mark)
+
+
+def _retried(history: RunHistory, mark: Mark) -> None:
+    state, reason, undecided = mark.body["state"], mark.body["reason"], mark.body.get("undecided", False)
+    chosen = [slot_no for slot_no in history.slots_in(state) if _fits(history.reasons.get(slot_no), reason, undecided)]
+    if undecided:
+        waiting = (slot_no for slot_no in history.steps if history.state_of(slot_no) is SlotState.UNKNOWN)
+        chosen += [slot_no for slot_no in waiting if history.reasons.get(slot_no) == reason]
+    for slot_no in chosen:
+        history.put(slot_no, SlotState.PENDING, None)
+    if history.run_state == RunState.FINISHED or (history.run_state == RunState.CANCELLED and not undecided):
+        history.run_state, history.ended_us = RunState.OPEN.value, None
+    history.marks.append(mark)
+
+
+def _fits(found: str | None, wanted: str | None, exactly: bool) -> bool:
+    if wanted is None or found == wanted:
+        return True
+    return not exactly and found is not None and found.startswith(f"{wanted}.")
+
+
+def _planned(history: RunHistory, mark: Mark) -> None:
+    history.marks.append(mark)
+
+
+def _opened(history: RunHistory, mark: Mark) -> None:
+    last = history.sessions[-1] if history.sessions else None
+    if last is not None and last.ended_us is None:
+        last.ended_us, last.died = history.at_us, True
+    history.started_us = mark.at_us if history.started_us is None else history.started_us
+    history.sessions.append(SessionSpan(mark.body["worker"], mark.body["fence"], mark.at_us))
+
+
+def _left(history: RunHistory, mark: Mark) -> None:
+    history.active_us += mark.body["active_us"]
+    if history.sessions:
+        history.sessions[-1].ended_us, history.sessions[-1].reason = mark.at_us, mark.body["reason"]
+
+
+def _recovered(history: RunHistory, mark: Mark) -> None:
+    if history.sessions:
+        found = ("unknown", "again", "interrupted", "parked")
+        history.sessions[-1].recovered = {name: mark.body[name] for name in found if name in mark.body}
+
+
+def _finished(history: RunHistory, mark: Mark) -> None:
+    history.run_state, history.ended_us = RunState.FINISHED.value, mark.at_us
+    history.marks.append(mark)
+
+
+def _cancelled(history: RunHistory, mark: Mark) -> None:
+    for slot_no in history.slots_in(SlotState.PENDING):
+        history.put(slot_no, SlotState.CANCELLED, "given_up")
+    if history.run_state == RunState.OPEN:
+        history.run_state, history.ended_us = RunState.CANCELLED.value, mark.at_us
+    history.marks.append(mark)
+
+
+def _contaminated(history: RunHistory, mark: Mark) -> None:
+    history.contaminated.add((mark.body["slot"], mark.body["attempt"]))
+
+
+def _judged(history: RunHistory, mark: Mark) -> None:
+    if history.later_judgments:
+        for key, row in _judgments_of(mark.body):
+            if key in history.later_judgments:
+                history.judged_before[key] = row
+
+
+def _judgments_of(body: dict[str, Any]) -> list[tuple[tuple[int, ...], list[Any]]]:
+    """By (evaluation, judge, slot, attempt, sample): ``[passed, score, reason]``."""
+    found: list[tuple[tuple[int, ...], list[Any]]] = []
+    for judge_no, slot_no, attempt_no, passed, score, reason, *sample in body["rows"]:
+        key = (body["evaluation"], judge_no, slot_no, attempt_no, sample[0] if sample else 1)
+        found.append((key, [passed, score, reason]))
+    return found
+
+
+def _noted(history: RunHistory, mark: Mark) -> None:
+    history.marks.append(mark)
+
+
+def note_later(history: RunHistory, kind: str, text: str) -> None:
+    """Remember of an event beyond the one that is asked for what its rows must not show."""
+    if kind in INTENTS:
+        body = json.loads(text)
+        history.later_dispatches.add((body["call"], body["dispatch"]))
+    elif kind == "observation.judged":
+        history.later_judgments.update(key for key, _ in _judgments_of(json.loads(text)))
+
+
+EFFECTS: Final[dict[str, Effect]] = {
+    "attempt.contaminated": _contaminated,
+    "attempt.failed": _failed,
+    "attempt.given_back": _given_back,
+    "attempt.interrupted": _interrupted,
+    "attempt.observed": _observed,
+    "attempt.unknown": _unknown,
+    "budget.amended": _noted,
+    "budget.bound_amended": _noted,
+    "dispatch.intended": _intended,
+    "dispatch.late": _stands,
+    "dispatch.refused": _refused,
+    "dispatch.settled": _stands,
+    "judgment.call_ended": _judge_ended,
+    "judgment.call_intended": _judge_intended,
+    "lease.lost": _noted,
+    "observation.judged": _judged,
+    "run.cancelled": _cancelled,
+    "run.finished": _finished,
+    "run.left": _left,
+    "run.opened": _opened,
+    "run.planned": _planned,
+    "run.recovered": _recovered,
+    "run.stop_asked": _noted,
+    "slot.parked": _parked,
+    "slot.unavailable": _slot_unavailable,
+    "slot.unknown": _slot_unknown,
+    "slots.retried": _retried,
+    "slots.unavailable": _slots_unavailable,
+    "slots.unknown": _slots_unknown,
+}
+
+WITHOUT_EFFECT: Final = frozenset(
+    {
+        "device.cleared",
+        "device.quarantined",
+        "device.seen",
+        "evaluation.created",
+        "evaluation.left",
+        "evaluation.opened",
+        "evaluation.recovered",
+        "lease.call_ended",
+        "lease.call_intended",
+        "lease.granted",
+        "lease.released",
+        "run.settings_changed",
+    }
+)
+"""Kinds that a report does not need."""
