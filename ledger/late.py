@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from . import budgets
+from .contamination import touched_late
 from .moves import add_observation, end_dispatch, move_attempt, record_event
 from .records import Artifact, DispatchFacts, DispatchKey
 from .standing import where_it_stands
@@ -45,6 +46,7 @@ def keep_late(
     else:
         _end_waiting(tx, held, "unknown")
     record_event(tx, held, "dispatch.late", facts, {"answer": answer_digest, **where_it_stands(tx, held)})
+    touched_late(tx, key.call_id, answered_now=True)
     return True
 
 

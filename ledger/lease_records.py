@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-from .processes import boot_id
+from .processes import boot_id, host_id
 from .states import LeaseState
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Obstacle",
     "has_expired",
     "this_boot",
+    "this_host",
 ]
 
 RESOURCES_MAX: Final = 64
@@ -96,8 +97,13 @@ class Blocked:
         return tuple(one.resource for one in self.obstacles if one.state is LeaseState.QUARANTINED)
 
 
-def has_expired(boot: str | None, expires_boot_ns: int | None, now_boot_ns: int) -> bool:
-    """Whether a lease has run out, by boot time alone: no wall clock frees it or keeps it alive."""
+def has_expired(boot: str | None, expires_boot_ns: int | None, now_boot_ns: int, *, host: str | None = None) -> bool:
+    """Whether a lease has run out, by boot time alone: no wall clock frees it or keeps it alive.
+
+    ``host`` is its worker's, where that may be another: that one's boot time means nothing here, and nothing runs out.
+    """
+    if host is not None and host != this_host():
+        return False
     return boot != this_boot() or expires_boot_ns is None or now_boot_ns > expires_boot_ns
 
 
@@ -105,3 +111,9 @@ def has_expired(boot: str | None, expires_boot_ns: int | None, now_boot_ns: int)
 def this_boot() -> str:
     """The kernel's id of this boot, which no process outlives."""
     return boot_id()
+
+
+@functools.cache
+def this_host() -> str:
+    """The id of this host."""
+    return host_id()

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from .attempts import end_dispatch, lose
+from . import budgets
+from .attempts import lose
 from .coordinators import follow_up
 from .crashpoints import crashpoint
+from .lease_calls import end_lease_call
 from .lease_records import LEASE_LOST, has_expired
 from .records import DispatchFacts, DispatchKey
 from .states import CallOwner, DispatchState, IfUnknown
 from .transaction import Transaction
 
-__all__ = ["replace"]
+__all__ = ["end_in_flight", "replace"]
 
 
 def replace(
@@ -25,8 +27,8 @@ def replace(
 ) -> tuple[str, ...]:
     """End these leases as lost, with everything in flight under the sets that they belong to; returns those ended.
 
-    Of a set, the other leases are lost with it where its holder is ``dead`` or their device compares fences; a device
-    that does not stays with its frozen holder.
+    Of a set, the other leases are lost with it where its holder is ``dead`` or where they have run out at a device that
+    compares fences; one that does not stays with its frozen holder.
     """
     ended: list[str] = []
     for lease_id in lease_ids:
@@ -35,48 +37,57 @@ def replace(
             continue
         is_dead = lease_id in dead
         why = reason or ("its process died" if is_dead else "it ran out")
-        end_in_flight(tx, row[0], is_dead=is_dead)
-        for other in _of_set(tx, row[0], lease_id, is_dead=is_dead):
+        end_in_flight(tx, row[0], is_dead=is_dead, message=why)
+        for other in _of_set(tx, row[0], lease_ids, is_dead=is_dead):
             _lose(tx, other, why)
             ended.append(other[0])
     crashpoint("lease.takeover.inside")
     return tuple(ended)
 
 
-def end_in_flight(tx: Transaction, set_id: str, *, is_dead: bool) -> int:
+def end_in_flight(tx: Transaction, set_id: str, *, is_dead: bool, message: str) -> int:
     """Have everything that is in flight under the set be unknown, and return how many dispatches that were."""
     rows = tx.rows(
         "SELECT c.run_key, c.slot_no, c.attempt_no, c.call_id, d.dispatch_no, c.owner, c.if_unknown, c.key_until_us,"
-        " coalesce(c.payload, c.payload_artifact) IS NOT NULL FROM leases l JOIN calls c ON c.lease_id = l.lease_id"
-        " JOIN dispatches d ON d.call_id = c.call_id AND d.state = 'intended' WHERE l.set_id = ?",
-        (set_id,),
+        # By open dispatches, which are few; under a lease there may have been any number of calls.
+        " coalesce(c.payload, c.payload_artifact) IS NOT NULL FROM dispatches d INDEXED BY dispatches_open"
+        " JOIN calls c ON c.call_id = d.call_id JOIN leases l ON l.lease_id = c.lease_id"
+        " WHERE d.state IN ('intended', 'unknown') AND d.state = 'intended' AND l.set_id = ?"
+        " AND d.run_key IN (SELECT run_key FROM leases WHERE set_id = ?) ORDER BY c.call_id",
+        (set_id, set_id),
     )
     for row in rows:
-        _end_dispatch(tx, row, is_dead=is_dead)
+        _end_dispatch(tx, row, is_dead=is_dead, message=message)
     return len(rows)
 
 
-def _end_dispatch(tx: Transaction, row: tuple[Any, ...], *, is_dead: bool) -> None:
+def _end_dispatch(tx: Transaction, row: tuple[Any, ...], *, is_dead: bool, message: str) -> None:
     run_key, slot_no, attempt_no, call_id, dispatch_no, owner, if_unknown, key_until, stored = row
-    message = "its process died" if is_dead else "its holder was frozen for longer than its lease"
-    facts = DispatchFacts(DispatchState.UNKNOWN, LEASE_LOST, message, settled_by="recovery")
+    facts = DispatchFacts(DispatchState.UNKNOWN, LEASE_LOST, f"the lease was lost: {message}", settled_by="recovery")
     if owner != CallOwner.ATTEMPT:
-        end_dispatch(tx, DispatchKey(run_key or 0, 0, 0, call_id, dispatch_no), facts, DispatchState.INTENDED)
+        holds = budgets.holds_of(tx, call_id, dispatch_no)
+        end_lease_call(tx, DispatchKey(run_key, 0, 0, call_id, dispatch_no, holds), facts)
         return
     waiting = follow_up(IfUnknown(if_unknown), now_us=tx.now_us, key_until_us=key_until, stored=bool(stored))
-    key = DispatchKey(run_key, slot_no, attempt_no, call_id, dispatch_no)
-    lose(tx, key, facts, waiting=waiting, suspect=is_dead and waiting is not None)
+    # Only a death can be the case's own doing; that a process stood still is not.
+    lose(tx, DispatchKey(run_key, slot_no, attempt_no, call_id, dispatch_no), facts, waiting=waiting,
+         suspect=is_dead and waiting is not None)  # fmt: skip
 
 
-def _of_set(tx: Transaction, set_id: str, lease_id: str, *, is_dead: bool) -> list[tuple[Any, ...]]:
+def _of_set(tx: Transaction, set_id: str, lease_ids: Sequence[str], *, is_dead: bool) -> list[tuple[Any, ...]]:
     rows = tx.rows(
-        "SELECT l.lease_id, l.resource, l.fence, l.run_key, l.state, d.compares_fences, l.boot_id, l.expires_boot_ns"
-        " FROM leases l LEFT JOIN devices d ON d.resource = l.resource"
-        " WHERE l.set_id = ? AND l.state IN ('held', 'waiting')",
+        "SELECT l.lease_id, l.resource, l.fence, l.run_key, l.state, d.compares_fences, l.boot_id, l.expires_boot_ns,"
+        " w.host FROM leases l LEFT JOIN devices d ON d.resource = l.resource"
+        " LEFT JOIN workers w ON w.worker_id = l.worker_id"
+        " WHERE l.set_id = ? AND l.state IN ('held', 'waiting') ORDER BY l.resource",
         (set_id,),
     )
     now_ns = tx.clock.boot_ns()
-    return [row for row in rows if is_dead or row[0] == lease_id or (row[5] and has_expired(row[6], row[7], now_ns))]
+    return [
+        row
+        for row in rows
+        if is_dead or row[0] in lease_ids or (row[5] and has_expired(row[6], row[7], now_ns, host=row[8]))
+    ]
 
 
 def _lose(tx: Transaction, row: tuple[Any, ...], why: str) -> None:

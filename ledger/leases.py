@@ -45,9 +45,10 @@ _ADD_LEASE = hot_insert(
     "expires_boot_ns", "lease_ms",
 )  # fmt: skip
 _OTHERS: Final = {
-    state: "SELECT lease_id, set_id, worker_id, run_key, coalesce(since_us, asked_us), reason, boot_id, expires_boot_ns"
+    state: "SELECT l.lease_id, l.set_id, l.worker_id, l.run_key, coalesce(l.since_us, l.asked_us), l.reason, l.boot_id,"
+    " l.expires_boot_ns, w.host FROM leases l LEFT JOIN workers w ON w.worker_id = l.worker_id"
     # The word itself, not a parameter: only so the planner sees that the partial index of that state fits.
-    f" FROM leases WHERE resource = ? AND state = '{state}'"
+    f" WHERE l.resource = ? AND l.state = '{state}' ORDER BY l.lease_id"
     for state in (LeaseState.QUARANTINED, LeaseState.HELD, LeaseState.WAITING)
 }
 _ADD_DEVICE = hot_insert(devices, "resource", "kind", "compares_fences", "first_seen_us", "last_seen_us")
@@ -226,10 +227,10 @@ def _in_the_way(tx: Transaction, resource: str, set_id: str, dead: Collection[st
     found: list[tuple[Obstacle, bool]] = []
     for state in _OTHERS:
         rows = tx.rows(_OTHERS[state], (resource,))
-        for lease_id, its_set, worker, run_key, since, reason, boot, expires in rows:
+        for lease_id, its_set, worker, run_key, since, reason, boot, expires, host in rows:
             obstacle = Obstacle(resource, state, lease_id, its_set, worker, run_key, since, reason)
             is_dead = lease_id in dead
-            expired = has_expired(boot, expires, now_ns)
+            expired = has_expired(boot, expires, now_ns, host=host)
             if state is LeaseState.QUARANTINED:
                 found.append((obstacle, False))
             elif state is LeaseState.HELD:

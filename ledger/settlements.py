@@ -12,6 +12,7 @@ import attrs
 
 from . import budgets
 from .artifacts import record
+from .contamination import touched_late
 from .errors import TransitionRefused
 from .moves import add_observation
 from .records import Artifact, DispatchFacts, DispatchKey
@@ -83,6 +84,8 @@ def settle_unknown(tx: Transaction, settlement: Settlement) -> SlotState:
         "decision": settlement.decision, "by": settlement.made_by, "reason": settlement.reason,
         **where_it_stands(tx, key),
     })  # fmt: skip
+    if settlement.decision in (Decision.LANDED, Decision.FAILED):
+        touched_late(tx, key.call_id, answered_now=False)
     return state
 
 

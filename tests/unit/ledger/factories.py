@@ -27,15 +27,24 @@ DAY_US = 86_400_000_000
 
 @attrs.define
 class HandClock:
-    """A clock that moves when a test says so."""
+    """A clock that moves when a test says so: ``us`` is true time since boot, from which the wall clock may be off."""
 
     us: int = 1_700_000_000_000_000
+    off_us: int = 0
 
     def now_us(self) -> int:
-        return self.us
+        return self.us + self.off_us
 
     def boot_ns(self) -> int:
         return self.us * 1000
+
+    def step(self, us: int) -> None:
+        """The wall clock is set forward or back; boot time knows nothing of it."""
+        self.off_us += us
+
+    def suspend(self, us: int) -> None:
+        """The machine sleeps: both clocks run on, and no process saw it."""
+        self.us += us
 
 
 def new_ledger(folder: Path, name: str = "t.db", *, clock: HandClock | None = None) -> Ledger:
