@@ -38,6 +38,7 @@ _TABLE_TITLES: Final = {
     "variants.NAME": "`[variants.NAME]`",
     "target": "`[target]` and `[variants.NAME.target]`",
     "judges[]": "`[[judges]]`",
+    "judges[].require": "`[[judges]] require`",
     "budgets.UNIT": "`[budgets]`: one entry",
     "budgets[]": "`[[budgets]]`",
     "execution": "`[execution]`",

@@ -153,7 +153,7 @@ def write_set(tx: Transaction, evaluation: EvaluationRow) -> bool:
     tx.execute(_ADD_WAITING, (evaluation.run_key, evaluation.evaluation_no, read_to, upto))
     tx.change("UPDATE evaluations SET set_read_to = ? WHERE evaluation_id = ? AND set_read_to = ?",
               (upto, evaluation.evaluation_id, read_to))  # fmt: skip
-    return upto >= until
+    return bool(upto >= until)
 
 
 def find_evaluation(reader: Reader, run_key: int, text: str) -> EvaluationRow:

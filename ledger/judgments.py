@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from .errors import TransitionRefused
-from .ledger import Reader
 from .records import JudgmentKey, JudgmentRow
 from .transaction import Transaction
 
-__all__ = ["add_judgments", "judges_of", "let_wait", "mark_judging", "name_of"]
+__all__ = ["add_judgments", "let_wait", "mark_judging", "name_of"]
 
 _KEY: Final = "run_key, evaluation_no, judge_no, slot_no, attempt_no, sample_no"
 # A judgment of an evaluation waits as a row; one of the run's own has none before a judge is at it.
@@ -29,16 +28,6 @@ _MARK: Final = (
     " solitary = excluded.solitary WHERE judgments.state = 'pending'"
 )
 _OF: Final = "run_key = ? AND evaluation_no = ? AND judge_no = ? AND slot_no = ? AND attempt_no = ? AND sample_no = ?"
-
-
-def judges_of(reader: Reader, run_key: int, evaluation_no: int = 1) -> dict[str, str]:
-    """The judges of an evaluation in their order: name, and identity as canonical JSON text."""
-    return dict(
-        reader.rows(
-            "SELECT name, identity FROM evaluation_judges WHERE run_key = ? AND evaluation_no = ? ORDER BY judge_no",
-            (run_key, evaluation_no),
-        )
-    )
 
 
 def name_of(evaluation_id: str, judge_no: int, slot_no: int, attempt_no: int, sample_no: int) -> str:

@@ -22,6 +22,7 @@ from .work_order_budgets import budget_tables
 from .work_order_build import Maker, build_judges, build_targets
 from .work_order_device import device_table
 from .work_order_execution import execution_table
+from .work_order_judges import JudgeSettings, settings_of_judges
 
 __all__ = [
     "Adapters",
@@ -30,6 +31,7 @@ __all__ = [
     "describe",
     "describe_again",
     "fingerprint_of",
+    "judge_plans",
     "run_plan",
     "settings_of",
 ]
@@ -90,8 +92,6 @@ def run_plan(description: Description, *, forked_from: str | None = None) -> Run
     order = description.order
     tables = order.to_document()["variants"]
     assert isinstance(tables, Mapping)
-    evaluation = evaluation_document(description.judges)["judges"]
-    assert isinstance(evaluation, Mapping)
     return RunPlan(
         order.name,
         canonical_text(order.to_document()),
@@ -108,11 +108,22 @@ def run_plan(description: Description, *, forked_from: str | None = None) -> Run
                        spec.bound_per_dispatch)
             for number, spec in enumerate(order.budgets, start=1)
         ),
-        tuple(
-            JudgePlan(judge.name, judge.kind, canonical_text(evaluation[judge.name])) for judge in description.judges
-        ),
+        judge_plans(description.judges, settings_of_judges(order.judges)),
         forked_from,
         folder=order.folder,
+    )  # fmt: skip
+
+
+def judge_plans(judges: Sequence[Judge], settings: Mapping[str, JudgeSettings]) -> tuple[JudgePlan, ...]:
+    """The judges as an evaluation keeps them, with what is asked of each by name."""
+    identities = evaluation_document(judges)["judges"]
+    assert isinstance(identities, Mapping)
+    return tuple(
+        JudgePlan(
+            judge.name, judge.kind, canonical_text(identities[judge.name]), settings[judge.name].samples,
+            canonical_text(dict(settings[judge.name].require)) if settings[judge.name].require else None,
+        )
+        for judge in judges
     )  # fmt: skip
 
 

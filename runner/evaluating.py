@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
 from ..ledger.canonical import parse_json
 from ..ledger.errors import IdentityChanged
-from ..ledger.judgments import judges_of
+from ..ledger.evaluations import INLINE
+from ..ledger.judging_reads import judge_rows
 from ..ledger.ledger import Ledger
 from ..ledger.run_reads import RunRow
 from .descriptions import Description
 from .identity import IDENTITY_VERSION, Section, compare, evaluation_document
+from .work_order_judges import settings_of_judges
 
 __all__ = ["with_judges_of"]
 
@@ -21,9 +25,12 @@ def with_judges_of(ledger: Ledger, run: RunRow, description: Description) -> Des
     Raises IdentityChanged where they are others: their verdicts would stand under the names of the old ones.
     """
     with ledger.reading() as reader:
-        stored = judges_of(reader, run.run_key)
-    then = {name: parse_json(identity) for name, identity in stored.items()}
-    now = evaluation_document(description.judges)["judges"]
+        stored = judge_rows(reader, run.run_key, INLINE)
+    settings = settings_of_judges(description.order.judges)
+    then = {row.name: _judge(parse_json(row.identity), row.samples) for row in stored}
+    identities = evaluation_document(description.judges)["judges"]
+    assert isinstance(identities, Mapping)
+    now = {name: _judge(identity, settings[name].samples) for name, identity in identities.items()}
     lines = tuple(str(found) for found in compare(_document(then), _document(now)))
     if lines:
         raise IdentityChanged(
@@ -31,8 +38,13 @@ def with_judges_of(ledger: Ledger, run: RunRow, description: Description) -> Des
             "Change them back, or start a new run with `tallystick run ORDER --new`",
             run.run_id, lines,
         )  # fmt: skip
-    places = {name: place for place, name in enumerate(stored)}
+    places = {row.name: place for place, row in enumerate(stored)}
     return attrs.evolve(description, judges=sorted(description.judges, key=lambda judge: places[judge.name]))
+
+
+def _judge(identity: object, samples: int) -> dict[str, object]:
+    assert isinstance(identity, Mapping)
+    return {**identity, "samples": samples}
 
 
 def _document(judges: object) -> dict[str, object]:

@@ -6,7 +6,6 @@ Read from a file by `load_work_order`, made in Python by `WorkOrder`, kept in a 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias, Unpack
@@ -18,12 +17,13 @@ from ..ledger.errors import CaseFileInvalid
 from .budget_spec import BudgetSpec
 from .case_files import CaseFile, CaseList, CasesInLedger, CaseSource, load_cases
 from .case_files import cases as read_cases
-from .protocols import GIVEN, Case, Judge, Target
+from .protocols import GIVEN, Case, Target
 from .work_order_budgets import budget_tables, read_budgets
 from .work_order_device import DeviceOptions, DeviceSpec, device_table, read_device
 from .work_order_execution import ExecutionOptions, ExecutionSpec, execution_table, read_execution
 from .work_order_files import Place, parse_work_order, read_text, refuse_foreign
-from .work_order_models import CasesTable, JudgeTable, OrderTable, TargetTable, VariantTable, a_name, check, shown_value
+from .work_order_judges import AnyJudge, JudgeSpec, foreign, judge_table, read_judges
+from .work_order_models import CasesTable, OrderTable, TargetTable, VariantTable, a_name, check, shown_value
 
 __all__ = [
     "DEFAULT_VARIANT",
@@ -46,17 +46,7 @@ class TargetSpec:
     options: Mapping[str, JsonValue] = attrs.field(factory=dict)
 
 
-@attrs.frozen
-class JudgeSpec:
-    """A judge as a table; its name is its kind unless it says another."""
-
-    kind: str
-    name: str
-    options: Mapping[str, JsonValue] = attrs.field(factory=dict)
-
-
 AnyTarget: TypeAlias = Target | TargetSpec
-AnyJudge: TypeAlias = Judge | JudgeSpec
 AnyCases: TypeAlias = CaseSource | str | Path | Iterable[Case | Mapping[str, JsonValue]]
 
 
@@ -105,7 +95,7 @@ class WorkOrder:
             cases=read_cases(cases),
             repetitions=asked.repetitions,
             variants=sides,
-            judges=_judges(judges, root.at("judges")),
+            judges=read_judges(judges, root.at("judges")),
             budgets=read_budgets(budgets, variants=list(sides), place=root.at("budgets")),
             execution=read_execution(dict(execution), place=root),
             device=read_device(device or {}, place=root.at("device")),
@@ -150,7 +140,7 @@ class WorkOrder:
             "name": self.name,
             "cases": {**_cases_table(self.cases, self.folder), "repetitions": self.repetitions},
             "variants": variants,
-            "judges": [_judge_table(judge) for judge in self.judges],
+            "judges": [judge_table(judge) for judge in self.judges],
             "budgets": budget_tables(self.budgets),
             "execution": execution_table(self.execution),
             "device": device_table(self.device),
@@ -188,7 +178,7 @@ def _read(raw: Mapping[str, Any], root: Place, folder: Path) -> WorkOrder:
         cases=_source_of(asked, root.at("cases"), folder),
         repetitions=asked.repetitions,
         variants=variants,
-        judges=_judges(order.judges, root.at("judges")),
+        judges=read_judges(order.judges, root.at("judges")),
         budgets=read_budgets(order.budgets, variants=list(variants), place=root.at("budgets")),
         execution=read_execution(order.execution, place=root.at("execution")),
         device=read_device(order.device, place=root.at("device")),
@@ -244,39 +234,10 @@ def _target(given: Any, place: Place) -> AnyTarget:
         table = check(TargetTable, given, place=place)
         return TargetSpec(table.kind, {key: value for key, value in given.items() if key != "kind"})
     if not isinstance(given, TargetSpec) and not callable(getattr(given, "identity", None)):
-        what, remedy = _foreign(given, "target")
+        what, remedy = foreign(given, "target")
         place.refuse(what, remedy)
     target: AnyTarget = given
     return target
-
-
-def _judges(given: Sequence[Any], place: Place) -> tuple[AnyJudge, ...]:
-    found: dict[str, AnyJudge] = {}
-    for index, one in enumerate(given):
-        judge = _judge(one, place.at(index))
-        if judge.name in found:
-            place.at(index).refuse(f"a second judge is named {judge.name!r}", "Give each judge a name of its own")
-        found[judge.name] = judge
-    return tuple(found.values())
-
-
-def _judge(given: Any, place: Place) -> AnyJudge:
-    if isinstance(given, Mapping):
-        refuse_foreign(given, place=place)
-        table = check(JudgeTable, given, place=place)
-        options = {key: value for key, value in given.items() if key not in ("kind", "name")}
-        return JudgeSpec(table.kind, table.name or table.kind, options)
-    if not isinstance(given, JudgeSpec) and not callable(getattr(given, "identity", None)):
-        what, remedy = _foreign(given, "judge")
-        place.refuse(what, remedy)
-    judge: AnyJudge = given
-    return judge
-
-
-def _foreign(given: object, wanted: str) -> tuple[str, str]:
-    if inspect.isroutine(given):
-        return f"the function {given.__name__} is no {wanted} yet", f"Decorate it with @ts.{wanted}"
-    return f"{shown_value(given)} is no {wanted}", f"Give a {wanted}, or a table with a kind"
 
 
 def _cases_table(source: CaseSource, folder: Path) -> dict[str, JsonValue]:
@@ -300,9 +261,3 @@ def _target_table(target: AnyTarget) -> dict[str, JsonValue]:
     if isinstance(target, TargetSpec):
         return {"kind": target.kind, **target.options}
     return {"kind": GIVEN, "of": target.kind, "identity": dict(target.identity())}
-
-
-def _judge_table(judge: AnyJudge) -> dict[str, JsonValue]:
-    if isinstance(judge, JudgeSpec):
-        return {"kind": judge.kind, "name": judge.name, **judge.options}
-    return {"kind": GIVEN, "name": judge.name, "of": judge.kind, "identity": dict(judge.identity())}

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 from ..ledger.canonical import JsonValue
 from .protocols import GIVEN, Judge, Target
-from .work_order import DEFAULT_VARIANT, JudgeSpec, TargetSpec, WorkOrder
+from .work_order import DEFAULT_VARIANT, TargetSpec, WorkOrder
 from .work_order_files import Place
+from .work_order_judges import JudgeSpec
 
 __all__ = ["Maker", "build_judges", "build_targets"]
 

@@ -28,6 +28,7 @@ __all__ = [
     "JudgeTable",
     "KeyClass",
     "OrderTable",
+    "RequireTable",
     "TargetTable",
     "UnitBudgetTable",
     "VariantTable",
@@ -124,6 +125,25 @@ class JudgeTable(Table):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False)
     kind: Name = _key(..., KeyClass.EVALUATION, "Which judge it is: `exact`, `contains`, …; it owns the other keys.")
     name: Name | None = _key(None, KeyClass.EVALUATION, "What it is called in reports; its kind where absent.")
+    samples: int = _key(1, KeyClass.EVALUATION, "How often it judges each observation, each time anew.", ge=1, le=1000)
+    require: dict[str, Any] | None = _key(
+        None, KeyClass.LIMIT, "What its qualification has to reach before its verdicts count."
+    )
+
+
+class RequireTable(Table):
+    accuracy: float | None = _key(
+        None, KeyClass.LIMIT, "The least part of the labelled observations that it judges as they are labelled.",
+        gt=0, le=1,
+    )  # fmt: skip
+    accuracy_low: float | None = _key(
+        None, KeyClass.LIMIT, "The same for the lower end of the 95 % interval.", gt=0, le=1
+    )
+    kappa: float | None = _key(None, KeyClass.LIMIT, "The least agreement beyond chance (Cohen).", gt=0, le=1)
+    coverage: float | None = _key(
+        None, KeyClass.LIMIT, "The least part of the labelled observations that it gives a verdict on.", gt=0, le=1
+    )
+    labels: int | None = _key(None, KeyClass.LIMIT, "The least number of labelled observations.", ge=1)
 
 
 class BudgetTable(Table):
@@ -222,6 +242,7 @@ TABLES: Final[Mapping[str, type[Table]]] = {
     "variants.NAME": VariantTable,
     "target": TargetTable,
     "judges[]": JudgeTable,
+    "judges[].require": RequireTable,
     "budgets.UNIT": BudgetTable,
     "budgets[]": UnitBudgetTable,
     "execution": ExecutionTable,

@@ -1,0 +1,232 @@
+"""What judging reads: judgments that wait, with their observations; verdicts that can be used again; how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import attrs
+
+from .artifacts import ANSWER, text_of
+from .judgments import name_of
+from .ledger import Reader
+from .transaction import Transaction
+
+__all__ = [
+    "JudgeRow",
+    "JudgeTally",
+    "KeptVerdict",
+    "OpenJudgment",
+    "cached_verdict",
+    "judge_rows",
+    "judge_tallies",
+    "judge_tries_spent",
+    "kept_reply",
+    "open_judgments",
+    "suspect_judgments",
+]
+
+_OF: Final = (
+    "SELECT j.judge_no, j.slot_no, j.attempt_no, j.sample_no, j.tries, s.variant_no, s.repetition, c.case_id, c.input,"
+    f" c.expected, c.metadata, {ANSWER}, o.answer_digest, o.evidence, o.flags FROM judgments j"
+)
+_JOINED: Final = (
+    " JOIN slots s ON s.run_key = j.run_key AND s.slot_no = j.slot_no"
+    " JOIN cases c ON c.run_key = s.run_key AND c.case_no = s.case_no"
+    " JOIN observations o ON o.run_key = j.run_key AND o.slot_no = j.slot_no AND o.attempt_no = j.attempt_no"
+)
+
+
+@attrs.frozen
+class OpenJudgment:
+    """A judgment that waits, with its observation; texts are canonical JSON."""
+
+    judge_no: int
+    slot_no: int
+    attempt_no: int
+    sample_no: int
+    tries: int
+    variant_no: int
+    repetition: int
+    case_id: str
+    input: str
+    expected: str | None
+    metadata: str
+    answer: str
+    answer_digest: str
+    evidence: str
+    flags: str
+
+
+@attrs.frozen
+class JudgeRow:
+    """A judge as its evaluation keeps it; ``qualified`` is None where nothing is required of it."""
+
+    judge_no: int
+    name: str
+    kind: str
+    identity: str
+    identity_digest: str
+    samples: int
+    requirement: str | None
+    qualification_id: str | None
+    qualified: bool | None
+
+
+@attrs.frozen
+class KeptVerdict:
+    """A verdict that was given before; ``name`` is `judgments.name_of` the judgment that it is of."""
+
+    name: str
+    passed: bool | None
+    score: str | None
+    explanation: str
+    raw: str | None
+    parser: str | None
+
+
+@attrs.frozen
+class JudgeTally:
+    """How far one judge of an evaluation has come; ``no_verdict`` by reason, ``reused`` are among the judged."""
+
+    judge_no: int
+    judge: str
+    planned: int
+    waiting: int
+    judged: int
+    reused: int
+    no_verdict: dict[str, int]
+
+
+def open_judgments(
+    reader: Reader, run_key: int, evaluation_no: int, judge_no: int, *, after: tuple[int, int], limit: int
+) -> list[OpenJudgment]:
+    """The judge's waiting judgments beyond ``after`` (slot, sample), in that order; suspects are not among them."""
+    return _opened(
+        reader,
+        f"{_OF} INDEXED BY judgments_open{_JOINED} WHERE j.run_key = ? AND j.evaluation_no = ? AND j.judge_no = ?"
+        " AND (j.slot_no, j.sample_no) > (?, ?) AND j.state = 'pending' AND j.state IN ('pending', 'judging')"
+        " AND j.suspect = 0 ORDER BY j.slot_no, j.sample_no LIMIT ?",
+        (run_key, evaluation_no, judge_no, *after, limit),
+    )
+
+
+def suspect_judgments(reader: Reader, run_key: int, evaluation_no: int, *, limit: int) -> list[OpenJudgment]:
+    """Judgments that were under way when a process died, those that were charged with a death last."""
+    return _opened(
+        reader,
+        f"{_OF} INDEXED BY judgments_open{_JOINED} WHERE j.run_key = ? AND j.evaluation_no = ? AND j.state = 'pending'"
+        " AND j.state IN ('pending', 'judging') AND j.suspect = 1"
+        " ORDER BY j.solitary_deaths, j.judge_no, j.slot_no, j.sample_no LIMIT ?",
+        (run_key, evaluation_no, limit),
+    )
+
+
+def _opened(reader: Reader, sql: str, parameters: tuple[Any, ...]) -> list[OpenJudgment]:
+    found = []
+    for row in reader.rows(sql, parameters):
+        answer = text_of(reader, row[11])
+        assert answer is not None
+        found.append(OpenJudgment(*_parts(*row[:11], answer, *row[12:])))
+    return found
+
+
+def judge_rows(reader: Reader, run_key: int, evaluation_no: int) -> list[JudgeRow]:
+    """The judges of an evaluation in their order."""
+    rows = reader.rows(
+        "SELECT judge_no, name, kind, identity, identity_digest, samples, requirement, qualification_id, qualified"
+        " FROM evaluation_judges WHERE run_key = ? AND evaluation_no = ? ORDER BY judge_no",
+        (run_key, evaluation_no),
+    )
+    return [JudgeRow(*_parts(*row[:8], None if row[8] is None else bool(row[8]))) for row in rows]
+
+
+def cached_verdict(reader: Reader, cache_key: str) -> KeptVerdict | None:
+    """The first verdict that was given here under that key, None: there is none.
+
+    What an imported run brought with it is never used: nobody here can vouch for how it was made.
+    """
+    row = reader.row(
+        "SELECT e.evaluation_id, j.judge_no, j.slot_no, j.attempt_no, j.sample_no, j.passed, j.score, j.explanation,"
+        " j.raw, j.parser FROM judgments j INDEXED BY judgments_by_cache_key"
+        " JOIN evaluations e ON e.run_key = j.run_key AND e.evaluation_no = j.evaluation_no"
+        " WHERE j.cache_key = ? AND j.cache_key IS NOT NULL AND j.state = 'judged' AND j.reused_from IS NULL"
+        " AND NOT EXISTS (SELECT 1 FROM imports i WHERE i.run_key = j.run_key)"
+        " ORDER BY j.judged_us, e.evaluation_id, j.slot_no LIMIT 1",
+        (cache_key,),
+    )
+    return None if row is None else _kept(row)
+
+
+def kept_reply(
+    reader: Reader, run_key: int, evaluation_no: int, judge: str, slot_no: int, attempt_no: int, sample_no: int
+) -> tuple[str, str | None, str | None, str] | None:
+    """What that judge of an evaluation left: ``(name, raw, reason, explanation)``; None where it gave no judgment."""
+    row = reader.row(
+        "SELECT e.evaluation_id, j.judge_no, j.slot_no, j.attempt_no, j.sample_no, j.raw, j.reason,"
+        " coalesce(j.explanation, '') FROM judgments j"
+        " JOIN evaluations e ON e.run_key = j.run_key AND e.evaluation_no = j.evaluation_no"
+        " JOIN evaluation_judges g ON g.run_key = j.run_key AND g.evaluation_no = j.evaluation_no"
+        " AND g.judge_no = j.judge_no WHERE j.run_key = ? AND j.evaluation_no = ? AND g.name = ? AND j.slot_no = ?"
+        " AND j.attempt_no = ? AND j.sample_no = ? AND j.state IN ('judged', 'no_verdict')",
+        (run_key, evaluation_no, judge, slot_no, attempt_no, sample_no),
+    )
+    return None if row is None else (name_of(*row[:5]), row[5], row[6], row[7])
+
+
+def judge_tallies(reader: Reader, run_key: int, evaluation_no: int) -> list[JudgeTally]:
+    """The judgments of an evaluation, counted by judge; those of its whole set."""
+    names = {row.judge_no: row.name for row in judge_rows(reader, run_key, evaluation_no)}
+    found: dict[int, dict[str, Any]] = {
+        number: {"waiting": 0, "judged": 0, "reused": 0, "no_verdict": {}} for number in names
+    }
+    for judge_no, state, reason, count, reused in _counted(reader, run_key, evaluation_no):
+        one = found[judge_no]
+        match state:
+            case "judged":
+                one["judged"] += count
+                one["reused"] += reused
+            case "no_verdict":
+                one["no_verdict"][reason] = count
+            case _:
+                one["waiting"] += count
+    return [
+        JudgeTally(
+            number, names[number], one["waiting"] + one["judged"] + sum(one["no_verdict"].values()), **one
+        )
+        for number, one in found.items()
+    ]  # fmt: skip
+
+
+def _counted(reader: Reader, run_key: int, evaluation_no: int) -> Iterator[Any]:
+    return reader.each(
+        "SELECT judge_no, state, reason, count(*), count(reused_from) FROM judgments"
+        " WHERE run_key = ? AND evaluation_no = ? GROUP BY judge_no, state, reason ORDER BY judge_no, state, reason",
+        (run_key, evaluation_no),
+    )
+
+
+def judge_tries_spent(tx: Transaction, place: tuple[int, int, int, int, int, int], *, answered: bool = False) -> int:
+    """How many calls of a judgment ended without a verdict by the judge's own doing; a death or a stop costs none.
+
+    ``place`` is run, evaluation, judge, slot, attempt and sample. ``answered`` counts the replies that were none.
+    """
+    states = "('answered')" if answered else "('failed', 'unknown', 'abandoned')"
+    count: int = tx.row(
+        "SELECT count(DISTINCT c.call_id) FROM calls c INDEXED BY calls_of_judgment"
+        " JOIN dispatches d ON d.call_id = c.call_id WHERE c.run_key = ? AND c.evaluation_no = ? AND c.judge_no = ?"
+        " AND c.slot_no = ? AND c.attempt_no = ? AND c.sample_no = ? AND c.owner = 'judgment'"
+        f" AND d.state IN {states} AND coalesce(d.reason, '') NOT IN ('coordinator.died', 'stopped', 'cancelled')",
+        place,
+    )[0]
+    return count
+
+
+def _parts(*parts: Any) -> tuple[Any, ...]:
+    """A row with what SQL could not say of it, to be spread over a row class's fields."""
+    return parts
+
+
+def _kept(row: Any) -> KeptVerdict:
+    passed = None if row[5] is None else bool(row[5])
+    return KeptVerdict(name_of(*row[:5]), passed, row[6], row[7] or "", row[8], row[9])
