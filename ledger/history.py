@@ -109,6 +109,8 @@ class RunHistory:
     later_dispatches: set[tuple[str, int]] = attrs.field(factory=set)
     later_judgments: set[tuple[int, ...]] = attrs.field(factory=set)
     judged_before: dict[tuple[int, ...], list[Any]] = attrs.field(factory=dict)
+    evaluation_ids: dict[int, str] = attrs.field(factory=dict)
+    ended_evaluations: set[int] = attrs.field(factory=set)
     sessions: list[SessionSpan] = attrs.field(factory=list)
     marks: deque[Mark] = attrs.field(factory=lambda: deque(maxlen=MARKS_MAX))
 

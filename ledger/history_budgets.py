@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import attrs
 
+from .evaluations import EVALUATION_SCOPE
 from .history import RunHistory
 from .history_effects import INTENTS
 from .ledger import Reader
@@ -24,6 +25,7 @@ _ENDS: Final = frozenset(
         "dispatch.refused",
         "dispatch.settled",
         "judgment.call_ended",
+        "turn.committed",
     }
 )
 
@@ -74,7 +76,13 @@ def budgets_by_replay(reader: Reader, history: RunHistory) -> list[BudgetState]:
             body = json.loads(text)
             kind_now, bound = body["new"]
             states[body["budget"]] = _amended(states[body["budget"]], kind=kind_now, bound_amount=bound)
-    return list(states.values())
+    return [state for state in states.values() if _was_there(state, history)]
+
+
+def _was_there(state: BudgetState, history: RunHistory) -> bool:
+    """An evaluation brings its own budgets when it is created."""
+    plan = state.plan
+    return plan.scope != EVALUATION_SCOPE or plan.scope_value in history.evaluation_ids.values()
 
 
 def _first_amendments(reader: Reader, run_key: int) -> dict[int, dict[str, Any]]:

@@ -22,12 +22,15 @@ Effect: TypeAlias = Callable[[RunHistory, Mark], None]
 
 
 def _intended(history: RunHistory, mark: Mark) -> None:
-    body = mark.body
-    slot_no, attempt_no = body["slot"], body["attempt"]
+    _begun(history, mark)
+    _open(history, mark.body, CallOwner.ATTEMPT)
+
+
+def _begun(history: RunHistory, mark: Mark) -> None:
+    slot_no, attempt_no = mark.body["slot"], mark.body["attempt"]
     history.put(slot_no, SlotState.IN_FLIGHT, history.reasons.get(slot_no))
     history.attempts[slot_no] = attempt_no
     history.open_attempts[slot_no, attempt_no] = OpenAttempt("running")
-    _open(history, body, CallOwner.ATTEMPT)
 
 
 def _open(history: RunHistory, body: dict[str, Any], owner: str) -> None:
@@ -66,7 +69,8 @@ def _end(history: RunHistory, body: dict[str, Any], state: str, reason: str | No
     history.put_step(slot_no, NextStep.NEW)
 
 
-def _refused(history: RunHistory, mark: Mark) -> None:
+def _known(history: RunHistory, mark: Mark) -> None:
+    """A dispatch has its outcome, and its attempt goes on."""
     _close(history, mark.body)
 
 
@@ -119,8 +123,8 @@ def _stands(history: RunHistory, mark: Mark) -> None:
 
 
 def _interrupted(history: RunHistory, mark: Mark) -> None:
-    slot_no = mark.body["slot"]
-    _end(history, mark.body, SlotState.PENDING, history.reasons.get(slot_no))
+    before = history.reasons.get(mark.body["slot"])
+    _end(history, mark.body, SlotState.PENDING, mark.body.get("reason", before))
 
 
 def _parked(history: RunHistory, mark: Mark) -> None:
@@ -228,6 +232,16 @@ def _judgments_of(body: dict[str, Any]) -> list[tuple[tuple[int, ...], list[Any]
     return found
 
 
+def _evaluation_created(history: RunHistory, mark: Mark) -> None:
+    history.evaluation_ids[mark.body["evaluation"]] = mark.body["id"]
+    history.marks.append(mark)
+
+
+def _evaluation_left(history: RunHistory, mark: Mark) -> None:
+    if mark.body["ended"]:
+        history.ended_evaluations.add(mark.body["evaluation"])
+
+
 def _noted(history: RunHistory, mark: Mark) -> None:
     history.marks.append(mark)
 
@@ -252,8 +266,10 @@ EFFECTS: Final[dict[str, Effect]] = {
     "budget.bound_amended": _noted,
     "dispatch.intended": _intended,
     "dispatch.late": _stands,
-    "dispatch.refused": _refused,
+    "dispatch.refused": _known,
     "dispatch.settled": _stands,
+    "evaluation.created": _evaluation_created,
+    "evaluation.left": _evaluation_left,
     "judgment.call_ended": _judge_ended,
     "judgment.call_intended": _judge_intended,
     "lease.lost": _noted,
@@ -265,12 +281,14 @@ EFFECTS: Final[dict[str, Effect]] = {
     "run.planned": _planned,
     "run.recovered": _recovered,
     "run.stop_asked": _noted,
+    "session.begun": _begun,
     "slot.parked": _parked,
     "slot.unavailable": _slot_unavailable,
     "slot.unknown": _slot_unknown,
     "slots.retried": _retried,
     "slots.unavailable": _slots_unavailable,
     "slots.unknown": _slots_unknown,
+    "turn.committed": _known,
 }
 
 WITHOUT_EFFECT: Final = frozenset(
@@ -278,8 +296,6 @@ WITHOUT_EFFECT: Final = frozenset(
         "device.cleared",
         "device.quarantined",
         "device.seen",
-        "evaluation.created",
-        "evaluation.left",
         "evaluation.opened",
         "evaluation.recovered",
         "lease.call_ended",

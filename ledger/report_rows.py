@@ -1,0 +1,236 @@
+"""Every planned observation of a run as it stood at an event, one by one, in the order of their numbers.
+
+Four queries are read side by side, each ordered by slot, so that memory does not grow with the run. What may have
+changed since the event comes from the run's history, everything else from rows that are never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import attrs
+
+from .artifacts import ANSWER, text_of
+from .history import RunHistory
+from .ledger import Reader
+from .states import JudgmentState
+
+__all__ = [
+    "AttemptRow",
+    "CaseRow",
+    "DispatchRow",
+    "GivenJudgment",
+    "ObservationRow",
+    "SettlementRow",
+    "SlotRow",
+    "slot_rows",
+]
+
+_SLOTS: Final = (
+    "SELECT s.slot_no, s.variant_no, s.repetition, s.case_no, c.case_id, c.digest, c.metadata FROM slots s"
+    " JOIN cases c ON c.run_key = s.run_key AND c.case_no = s.case_no WHERE s.run_key = ? ORDER BY s.slot_no"
+)
+_ATTEMPTS: Final = (
+    "SELECT a.slot_no, a.attempt_no, a.state, a.began_us, a.ended_us, a.reason, a.message, o.call_id, o.dispatch_no,"
+    f" {ANSWER}, o.evidence, o.flags, o.source FROM attempts a LEFT JOIN observations o ON o.run_key = a.run_key"
+    " AND o.slot_no = a.slot_no AND o.attempt_no = a.attempt_no WHERE a.run_key = ? ORDER BY a.slot_no, a.attempt_no"
+)
+_DISPATCHES: Final = (
+    "SELECT c.slot_no, c.attempt_no, c.call_id, d.dispatch_no, d.state, d.intended_us, d.ended_us, d.duration_us,"
+    " d.bytes_sent, d.status, d.reason, d.message, d.settled_by, d.tokens_in, d.tokens_out, d.cost_nanousd, d.replay"
+    " FROM calls c JOIN dispatches d ON d.call_id = c.call_id WHERE c.run_key = ? AND c.owner = 'attempt'"
+    " ORDER BY c.slot_no, c.attempt_no, c.position, d.dispatch_no"
+)
+_JUDGMENTS: Final = (
+    "SELECT slot_no, judge_no, attempt_no, sample_no, state, passed, score, reason, explanation, reused_from"
+    " FROM judgments WHERE run_key = ? AND evaluation_no = ? ORDER BY slot_no, judge_no, attempt_no, sample_no"
+)
+
+
+@attrs.frozen
+class ObservationRow:
+    """What an attempt observed; ``answer`` is its canonical JSON text."""
+
+    call_id: str | None
+    dispatch_no: int | None
+    answer: str
+    evidence: str
+    flags: str
+    source: str
+
+
+@attrs.frozen
+class AttemptRow:
+    """One attempt as it stood."""
+
+    attempt_no: int
+    state: str
+    began_us: int
+    ended_us: int | None
+    reason: str | None
+    message: str | None
+    contaminated: bool
+    observation: ObservationRow | None
+
+
+@attrs.frozen
+class DispatchRow:
+    """One send as it stood; of an unknown one only what was known when it was lost."""
+
+    attempt_no: int
+    call_id: str
+    dispatch_no: int
+    state: str
+    intended_us: int
+    ended_us: int | None
+    duration_us: int | None
+    bytes_sent: int | None
+    status: int | None
+    reason: str | None
+    message: str | None
+    settled_by: str | None
+    tokens_in: int | None
+    tokens_out: int | None
+    cost_nanousd: int | None
+    replay: int
+
+
+@attrs.frozen
+class GivenJudgment:
+    """A verdict (``passed``, ``score`` as decimal text, or both), or the ``reason`` why there is none."""
+
+    judge_no: int
+    sample_no: int
+    passed: bool | None
+    score: str | None
+    reason: str | None
+    explanation: str | None
+    reused: bool
+
+
+@attrs.frozen
+class SlotRow:
+    """One planned observation; ``judgments`` are those of its selected attempt. ``attempts`` are in their order."""
+
+    slot_no: int
+    variant_no: int
+    repetition: int
+    case_no: int
+    case_id: str
+    case_digest: str
+    metadata: str
+    state: str
+    reason: str | None
+    selected_at: int
+    attempts: tuple[AttemptRow, ...]
+    dispatches: tuple[DispatchRow, ...]
+    judgments: tuple[GivenJudgment, ...]
+
+    @property
+    def newest(self) -> AttemptRow | None:
+        """The newest attempt, the selected one where there is one."""
+        return self.attempts[-1] if self.attempts else None
+
+
+@attrs.frozen
+class CaseRow:
+    """What was asked and what is expected, as canonical JSON texts."""
+
+    input: str
+    expected: str | None
+
+
+@attrs.frozen
+class SettlementRow:
+    """Who decided on an unknown outcome."""
+
+    attempt_no: int
+    decision: str
+    made_by: str
+    reason: str
+    made_us: int
+
+
+class _BySlot:
+    """The rows of an ordered query, taken slot by slot; what was passed over is gone."""
+
+    def __init__(self, rows: Iterator[Any]) -> None:
+        self._rows = rows
+        self._ahead: Any = next(rows, None)
+
+    def take(self, slot_no: int) -> list[Any]:
+        found = []
+        while self._ahead is not None and self._ahead[0] <= slot_no:
+            if self._ahead[0] == slot_no:
+                found.append(self._ahead)
+            self._ahead = next(self._rows, None)
+        return found
+
+
+def slot_rows(reader: Reader, history: RunHistory, *, evaluation_no: int) -> Iterator[SlotRow]:
+    """Every planned observation of the run, as it stood at the event of ``history``."""
+    run_key = history.run_key
+    attempts = _BySlot(reader.each(_ATTEMPTS, (run_key,)))
+    dispatches = _BySlot(reader.each(_DISPATCHES, (run_key,)))
+    judgments = _BySlot(reader.each(_JUDGMENTS, (run_key, evaluation_no)))
+    for slot_no, variant_no, repetition, case_no, case_id, digest, metadata in reader.each(_SLOTS, (run_key,)):
+        tried = tuple(
+            _attempt(reader, history, row)
+            for row in attempts.take(slot_no)
+            if row[1] <= history.attempts[slot_no]
+        )  # fmt: skip
+        sent = tuple(
+            _dispatch(history, row)
+            for row in dispatches.take(slot_no)
+            if (row[2], row[3]) not in history.later_dispatches
+        )  # fmt: skip
+        selected = history.selected_at[slot_no] > 0
+        given = [
+            _judgment(history, evaluation_no, row)
+            for row in judgments.take(slot_no)
+            if selected and row[2] == history.attempts[slot_no]
+        ]
+        yield SlotRow(
+            slot_no, variant_no, repetition, case_no, case_id, digest, metadata, history.state_of(slot_no).value,
+            history.reasons.get(slot_no), history.selected_at[slot_no], tried, sent,
+            tuple(one for one in given if one is not None),
+        )  # fmt: skip
+
+
+def _attempt(reader: Reader, history: RunHistory, row: Any) -> AttemptRow:
+    slot_no, attempt_no, state, began, ended, reason, message, call_id, dispatch_no, answer, *further = row
+    contaminated = (slot_no, attempt_no) in history.contaminated
+    open_one = history.open_attempts.get((slot_no, attempt_no))
+    if open_one is not None:
+        return AttemptRow(
+            attempt_no, open_one.state, began, open_one.ended_us, open_one.reason, open_one.message, contaminated, None
+        )
+    observation = None
+    if answer is not None:
+        observation = ObservationRow(call_id, dispatch_no, str(text_of(reader, answer)), *further)
+    return AttemptRow(attempt_no, state, began, ended, reason, message, contaminated, observation)
+
+
+def _dispatch(history: RunHistory, row: Any) -> DispatchRow:
+    open_one = history.open_dispatches.get((row[2], row[3]))
+    if open_one is None:
+        return DispatchRow(*row[1:])
+    _, attempt_no, call_id, dispatch_no, _, intended, *_, replay = row
+    return DispatchRow(
+        attempt_no, call_id, dispatch_no, open_one.state, intended, open_one.ended_us, open_one.duration_us,
+        open_one.bytes_sent, open_one.status, open_one.reason, open_one.message, None, None, None, None, replay,
+    )  # fmt: skip
+
+
+def _judgment(history: RunHistory, evaluation_no: int, row: Any) -> GivenJudgment | None:
+    """The judgment as it was given, None where it had not been."""
+    slot_no, judge_no, attempt_no, sample_no, state, passed, score, reason, explanation, reused_from = row
+    key = (evaluation_no, judge_no, slot_no, attempt_no, sample_no)
+    if key in history.later_judgments:
+        before = history.judged_before.get(key)
+        return None if before is None else GivenJudgment(judge_no, sample_no, *before, None, False)
+    if state not in (JudgmentState.JUDGED, JudgmentState.NO_VERDICT):
+        return None
+    verdict = None if passed is None else bool(passed)
+    return GivenJudgment(judge_no, sample_no, verdict, score, reason, explanation, reused_from is not None)
