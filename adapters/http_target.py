@@ -7,7 +7,6 @@ byte left, refused; a reply that says so, refused or failed; bytes left and no w
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +15,6 @@ from urllib.parse import quote, urljoin
 import attrs
 
 from ..ledger.canonical import JsonValue
-from ..ledger.errors import TargetNotFound
 from ..ledger.states import DispatchState
 from ..runner.protocols import Dispatching, Outcome, Prepared, QueryAnswer, QueryState, SlotView, WireProgress
 from .bodies import BodyReader, read_body_rules
@@ -30,6 +28,7 @@ from .secrets import Redactor, SecretTable, secret_value
 from .tables import read_table
 from .wire import Reply, Wire, WireCut, WireRequest
 from .wire_stream import NotConnected
+from .wire_tls import tls_context
 
 __all__ = ["HttpTarget", "from_work_order"]
 
@@ -89,7 +88,7 @@ class HttpTarget:
     def check(self) -> None:
         self._resolve_secrets()
         if self._requests.origin.scheme == "https":
-            self._ssl_context()
+            tls_context(self._ca_file, place=self._place)
 
     def _resolve_secrets(self) -> None:
         table = self._table
@@ -113,21 +112,9 @@ class HttpTarget:
             connect_seconds=table.connect_seconds,
             keepalive_seconds=table.keepalive_seconds,
             connections=table.connections,
-            ssl_context=self._ssl_context() if origin.scheme == "https" else None,
+            ssl_context=tls_context(self._ca_file, place=self._place) if origin.scheme == "https" else None,
             proxy=table.proxy,
         )
-
-    def _ssl_context(self) -> ssl.SSLContext:
-        import httpx
-
-        context = httpx.create_ssl_context(trust_env=False)
-        if self._ca_file is not None:
-            try:
-                context.load_verify_locations(self._ca_file)
-            except (OSError, ssl.SSLError) as fault:
-                what = f"{self._place}.ca_file: {self._table.ca_file} cannot be read ({fault})"
-                raise TargetNotFound(what, "Name a PEM file, relative to the work order's folder") from None
-        return context
 
     async def dispatch(self, prepared: Prepared, dispatching: Dispatching) -> Outcome:
         progress = dispatching.progress

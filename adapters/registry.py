@@ -22,6 +22,7 @@ JUDGES: Final = "tallystick.judges"
 # A checkout that is not installed has no metadata; a test compares this with pyproject.toml.
 _BUILT_IN: Final[Mapping[str, Mapping[str, str]]] = {
     TARGETS: {
+        "atlas": "atlas_target:from_work_order",
         "http": "http_target:from_work_order",
         "process": "process_target:from_work_order",
         "python": "python_target:from_work_order",

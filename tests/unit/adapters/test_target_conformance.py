@@ -11,12 +11,16 @@ from typing import Any, Protocol
 
 import pytest
 
+from tallystick.adapters.atlas_target import AtlasTable, AtlasTarget
 from tallystick.adapters.errors import CaseUnfit
 from tallystick.adapters.registry import target_from_work_order
+from tallystick.adapters.tables import read_table
 from tallystick.ledger.canonical import JsonValue, canonical_text, digest_of_bytes
 from tallystick.ledger.states import DispatchState, IfUnknown
 from tallystick.runner.protocols import MISSING, Case, Outcome, Target
 
+from ...fixtures.atlas_handle import AtlasDevice
+from .device_makers import FakeTenure, a_device
 from .makers import FIXTURES, Service, dispatch_case, make_case, make_dispatching, make_slot, read_lines, run, run_case
 
 HOSTILE = [
@@ -31,6 +35,8 @@ class Kind(Protocol):
 
     name: str
     sends_bytes: bool  # whether what is received can be compared with the prepared bytes
+    fences: tuple[int | None, int | None]  # what is received of fence 41, and of none
+    if_unknown: IfUnknown  # the default
 
     def target(self, **options: Any) -> Target: ...
     def unreachable(self) -> Target | None: ...
@@ -41,9 +47,14 @@ class Kind(Protocol):
     def hanging(self) -> Case: ...
 
 
-class HttpKind:
-    name = "http"
+class Common:
     sends_bytes = True
+    fences: tuple[int | None, int | None] = (41, None)
+    if_unknown = IfUnknown.KEEP
+
+
+class HttpKind(Common):
+    name = "http"
 
     def __init__(self, service: Service, folder: Path) -> None:
         self.service = service
@@ -77,9 +88,8 @@ class HttpKind:
         return make_case(behave={"wait": "for ever"})
 
 
-class ProcessKind:
+class ProcessKind(Common):
     name = "process"
-    sends_bytes = True
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -119,7 +129,7 @@ class ProcessKind:
         return make_case({"hang": True, "stubborn": True})
 
 
-class PythonKind:
+class PythonKind(Common):
     sends_bytes = False
 
     def __init__(self, folder: Path, function: str) -> None:
@@ -151,7 +161,54 @@ class PythonKind:
         return make_case({"hang": True})
 
 
-@pytest.fixture(params=["http", "process", "blocking", "on_the_loop"])
+class HeldAtlas(AtlasTarget):
+    """Taken over as soon as it is open."""
+
+    async def open(self) -> None:
+        await super().open()
+        if self.is_there:
+            await self.take_over(FakeTenure(2))
+        else:
+            self._tenure = FakeTenure(2)
+
+    is_there = True
+
+
+class AtlasKind(Common):
+    name = "atlas"
+    fences: tuple[int | None, int | None] = (41, 42)
+    if_unknown = IfUnknown.QUERY
+
+    def __init__(self, device: AtlasDevice, folder: Path) -> None:
+        self.device = device
+        self.folder = folder
+
+    def target(self, **options: Any) -> HeldAtlas:
+        table = {"url": self.device.url, "serial": "SN-1", "payload": "{{input}}", "drain_seconds": 0.05, **options}
+        return HeldAtlas(read_table(AtlasTable, table, place="target"), folder=self.folder, place="target")
+
+    def unreachable(self) -> Target:
+        target = self.target(url="http://127.0.0.1:1")
+        target.is_there = False
+        return target
+
+    def lines(self) -> list[dict[str, Any]]:
+        return self.device.lines(role="submit")
+
+    def answering(self, value: JsonValue) -> Case:
+        return make_case({"answer": value, "behave": {"usage": {"tokens_in": 7, "tokens_out": 3}}})
+
+    def refusing(self) -> Case:
+        return make_case({"behave": {"refuse": 7}})
+
+    def failing(self) -> Case:
+        return make_case({"behave": {"fail": "broken", "usage": {"tokens_in": 7}}})
+
+    def hanging(self) -> Case:
+        return make_case({"behave": {"hang": True}})
+
+
+@pytest.fixture(params=["http", "process", "blocking", "on_the_loop", "atlas"])
 def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kind]:
     if request.param == "http":
         service = Service.start(tmp_path)
@@ -159,6 +216,9 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         service.stop()
     elif request.param == "process":
         yield ProcessKind(tmp_path)
+    elif request.param == "atlas":
+        with a_device(tmp_path) as device:
+            yield AtlasKind(device, tmp_path)
     else:
         monkeypatch.setenv("COUNTER_LOG", str(tmp_path / "calls.jsonl"))
         yield PythonKind(tmp_path, request.param)
@@ -172,7 +232,7 @@ def counted(kind: Kind, outcome: Outcome, calls: int = 1) -> None:
 def test_target_is_what_the_executor_expects(kind: Kind) -> None:
     target = kind.target()
     assert isinstance(target, Target)
-    assert target.if_unknown is IfUnknown.KEEP
+    assert target.if_unknown is kind.if_unknown
     assert kind.target(if_unknown="resend").if_unknown is IfUnknown.RESEND
 
 
@@ -335,7 +395,7 @@ def test_case_that_has_no_json_form_is_named(kind: Kind) -> None:
 def test_fence_goes_with_the_request(kind: Kind) -> None:
     run_case(kind.target(), kind.answering(1), fence=41)
     run_case(kind.target(), kind.answering(1))
-    assert [line["fence"] for line in kind.lines()] == [41, None]
+    assert tuple(line["fence"] for line in kind.lines()) == kind.fences
 
 
 def test_identity_is_the_same_each_time_and_tells_configurations_apart(kind: Kind) -> None:
