@@ -16,7 +16,8 @@ from measure import Asked, Figures, Row, Taken, peak_megabytes, run_script, scra
 from raw_ledger import RawLedger
 from scratch_runs import ANSWER_DIGEST, FACTS, PAYLOAD, PAYLOAD_DIGEST, holds_of, instant_target, intent_of, plan_run
 
-from tallystick.ledger import attempts, driver
+from tallystick.ledger import driver
+from tallystick.ledger.attempt_groups import Beginning, Observing
 from tallystick.ledger.coordinators import open_run
 from tallystick.ledger.ledger import Ledger
 
@@ -35,11 +36,9 @@ def through_the_ledger(*, calls: int, callers: int, budgets: int) -> Figures:
 
             async def one_call(slot_no: int) -> None:
                 intent = intent_of(run.run_key, slot_no, ledger.ids.next(), holds)
-                begun = await ledger.write_async(lambda tx: attempts.begin(tx, intent))
+                begun = await ledger.write_async(Beginning(intent, 1))
                 answer = await instant_target(PAYLOAD)
-                await ledger.write_async(
-                    lambda tx: attempts.observe(tx, begun.key, FACTS, answer=answer, answer_digest=ANSWER_DIGEST)
-                )
+                await ledger.write_async(Observing(begun.key, FACTS, answer, ANSWER_DIGEST, "{}", "[]"))
 
             figures = asyncio.run(_saturate(one_call, calls, callers))
         _check(path, calls, budgets)

@@ -17,7 +17,7 @@ from pathlib import Path
 from measure import Asked, Figures, Row, child, environment, run_script, scratch_folder
 from scratch_runs import ANSWER, ANSWER_DIGEST, FACTS, holds_of, intent_of, plan_run
 
-from tallystick.ledger import attempts
+from tallystick.ledger.attempt_groups import Beginning, Observing
 from tallystick.ledger.coordinators import open_run
 from tallystick.ledger.ledger import Ledger
 
@@ -70,10 +70,8 @@ async def _write(ledger: Ledger, run_key: int, slots: int, seconds: float) -> Fi
         nonlocal done
         for number in numbers:
             intent = intent_of(run_key, number, ledger.ids.next(), holds)
-            begun = await ledger.write_async(lambda tx: attempts.begin(tx, intent))  # noqa: B023
-            await ledger.write_async(
-                lambda tx: attempts.observe(tx, begun.key, FACTS, answer=ANSWER, answer_digest=ANSWER_DIGEST)  # noqa: B023
-            )
+            begun = await ledger.write_async(Beginning(intent, 1))
+            await ledger.write_async(Observing(begun.key, FACTS, ANSWER, ANSWER_DIGEST, "{}", "[]"))
             if time.perf_counter() >= until:
                 return
             done += 1
