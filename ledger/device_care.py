@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from .canonical import JsonValue
 from .errors import DeviceNotFound, UsageError
 from .fences import high_water
 from .lease_takeover import end_in_flight
@@ -111,9 +112,11 @@ def _end_held(tx: Transaction, resource: str, held: tuple[Any, ...], state: str,
         "UPDATE leases SET state = ?, ended_us = ?, reason = ? WHERE lease_id = ? AND state = 'held'",
         (state, tx.now_us, why, lease_id),
     )  # fmt: skip
-    if run_key is not None:
-        kind = "device.quarantined" if state == "quarantined" else "lease.revoked"
-        tx.event(run_key, kind, {
-            "lease": lease_id, "resource": resource, "fence": fence, "reason": why, "unknown": unknown
-        })  # fmt: skip
+    told: dict[str, JsonValue] = {
+        "lease": lease_id, "resource": resource, "fence": fence, "reason": why, "unknown": unknown
+    }  # fmt: skip
+    if run_key is not None and state == "quarantined":
+        tx.event(run_key, "device.quarantined", told)
+    elif run_key is not None:
+        tx.event(run_key, "lease.revoked", told)
     return Revoked(lease_id, set_id, run_key, worker_id, fence, unknown)

@@ -302,6 +302,7 @@ WITHOUT_EFFECT: Final = frozenset(
         "lease.call_intended",
         "lease.granted",
         "lease.released",
+        "lease.revoked",
         "run.settings_changed",
     }
 )

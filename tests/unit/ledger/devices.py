@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tallystick.ledger.lease_line import poll
 from tallystick.ledger.lease_records import Blocked, DeviceAsk, Granted, this_boot, this_host
 from tallystick.ledger.leases import ask, try_grant
 from tallystick.ledger.ledger import Ledger
@@ -83,3 +85,8 @@ def events(ledger: Ledger, run_key: int, kind: str) -> list[Any]:
     """The bodies of a run's events of that kind, in order."""
     rows = every(ledger, "SELECT body FROM events WHERE run_key = ? AND kind = ? ORDER BY event_no", run_key, kind)
     return [json.loads(body) for (body,) in rows]
+
+
+def polled(ledger: Ledger, set_id: str) -> Granted | Blocked:
+    """One look and one try, as a runner makes them."""
+    return asyncio.run(poll(ledger, set_id))

@@ -15,7 +15,7 @@ from tallystick.ledger.canonical import digest_of_bytes
 from tallystick.ledger.driver import Connection, connect
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.migrate import migrate
-from tallystick.ledger.records import Begun, BudgetPlan, DispatchFacts, DispatchKey, Hold, Intent
+from tallystick.ledger.records import Begun, BudgetPlan, DispatchFacts, DispatchKey, Held, Hold, Intent
 from tallystick.ledger.states import DispatchState, IfUnknown
 from tallystick.ledger.transaction import Transaction
 
@@ -134,6 +134,7 @@ def intent(
     key_until_us: int | None = None,
     solitary: bool = False,
     call_id: str | None = None,
+    held: Held | None = None,
 ) -> Intent:
     return Intent(
         run_key,
@@ -148,6 +149,7 @@ def intent(
         "fp",
         key_until_us,
         solitary,
+        held,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import signal
@@ -11,9 +12,10 @@ import threading
 import time
 from pathlib import Path
 
-from tallystick.ledger import artifacts, coordinators
+from tallystick.ledger import artifacts, coordinators, lease_line
 from tallystick.ledger.errors import BudgetExhausted, LedgerError, RunBusy
 from tallystick.ledger.file_locks import LockFile, holder_pid
+from tallystick.ledger.lease_records import Blocked, DeviceAsk
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.states import IfUnknown
 from tallystick.ledger.turnstile import Turnstile
@@ -290,3 +292,17 @@ def tell_database_lock(path: str) -> None:
         question = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0x40000002, 510, 0)
         kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, question))
     tell(pid if kind != fcntl.F_UNLCK else "nobody")
+
+
+def hold_devices(path: str, *resources: str) -> None:
+    """Take these devices as soon as they are free, tell the set's id, and hold them until told to give them back."""
+    with Ledger.open(path) as ledger:
+        asks = [DeviceAsk(one, "test", one.startswith("atlas:"), 60_000) for one in resources]
+        set_id = asyncio.run(lease_line.stand_in_line(ledger, asks, run_key=None))
+        while isinstance(asyncio.run(lease_line.poll(ledger, set_id)), Blocked):
+            pass
+        tell(set_id)
+        hear()
+        asyncio.run(lease_line.leave(ledger, set_id))
+        tell("released")
+        hear()
