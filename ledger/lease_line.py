@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from .crashpoints import crashpoint
-from .lease_records import Blocked, DeviceAsk, Granted, has_expired
+from .lease_records import Blocked, DeviceAsk, Granted, Obstacle, has_expired
 from .leases import ask, release, try_grant
 from .ledger import Ledger
 from .processes import ProcessIdentity
 
-__all__ = ["dead_in_the_way", "is_wanted", "leave", "poll", "stand_in_line"]
+__all__ = ["dead_in_the_way", "is_wanted", "leave", "poll", "process_and_run", "stand_in_line"]
 
 
 async def stand_in_line(ledger: Ledger, asks: Collection[DeviceAsk], *, run_key: int | None) -> str:
@@ -74,3 +74,11 @@ def is_wanted(ledger: Ledger, set_id: str) -> bool:
         )
     now_ns = ledger.clock.boot_ns()
     return any(not has_expired(boot, expires, now_ns) for boot, expires in rows)
+
+
+def process_and_run(ledger: Ledger, one: Obstacle) -> tuple[int | None, str | None]:
+    """The pid of who is in the way, and its run's id."""
+    with ledger.reading() as reader:
+        worker = reader.row("SELECT pid FROM workers WHERE worker_id = ?", (one.worker_id,))
+        run = reader.row("SELECT run_id FROM runs WHERE run_key = ?", (one.run_key,))
+    return (None if worker is None else worker[0]), (None if run is None else run[0])

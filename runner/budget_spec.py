@@ -30,7 +30,7 @@ class BudgetScope(StrEnum):
     VARIANT = "variant"  # what is dispatched for one variant
 
 
-ROLES: Final = ("target", "judge")
+ROLES: Final = ("target", "judge", "device")
 
 
 @attrs.frozen

@@ -16,23 +16,27 @@ import attrs
 
 from ..ledger import run_ends
 from ..ledger.coordinators import Coordinator
-from ..ledger.errors import BudgetExhausted, TallystickError
+from ..ledger.errors import BudgetExhausted, LeaseLost, TallystickError
+from ..ledger.host_claims import HostClaims
 from ..ledger.ledger import Ledger
 from ..ledger.records import Held, Hold, PendingSlot
 from ..ledger.run_reads import stop_asked
 from ..ledger.slot_reads import asked_to_wait_until
 from ..ledger.states import SlotState
 from .attempt_steps import AttemptSteps
+from .device_lanes import DeviceLanes, device_sets
 from .ended import Ended
 from .feed import Feed
 from .flights import Flight, FlightWatch
 from .inline_judging import InlineJudging
+from .lease_keeper import LeaseKeeper
 from .pacing import Pace
 from .protocols import Judge, Target
 from .retry_policy import RetryPolicy
 from .stopping import StopSwitch
 from .tally import Tally
 from .tenures import DeviceTenure
+from .work_order_device import DeviceSpec
 
 __all__ = ["Execution", "Executor", "VariantSide"]
 
@@ -67,7 +71,10 @@ class VariantSide:
 
 @attrs.frozen
 class Execution:
-    """How to execute: limits, throughput, judges, and what to stop on."""
+    """How to execute: limits, throughput, judges, and what to stop on.
+
+    ``lease_holds`` is what a call of a lease sets aside.
+    """
 
     sides: Mapping[int, VariantSide]
     judges: Sequence[Judge]
@@ -78,6 +85,8 @@ class Execution:
     rate_per_second: float | None = None
     slots_max: int | None = None
     patience_seconds: float = PATIENCE_SECONDS
+    device: DeviceSpec = DeviceSpec()
+    lease_holds: tuple[Hold, ...] = ()
 
 
 class Executor:
@@ -109,12 +118,13 @@ class Executor:
             ledger, coordinator, execution, flights=self._flights, stop=stop, tally=tally, pace=self._pace,
             judging=self._judging,
         )  # fmt: skip
+        self._room = asyncio.Event()
+        self._lanes = self._lanes_of(coordinator)
         self._workers: set[asyncio.Task[None]] = set()
         self._work_to_do = self._work
         self._busy = 0
         self._waiting = 0
         self._ended = 0
-        self._room = asyncio.Event()
         self._left_to_take = execution.slots_max
         self._is_out_of_patience = False
         self.failure: BaseException | None = None
@@ -128,6 +138,24 @@ class Executor:
             for variant_no, until_us in asked_to_wait_until(reader, self._run_key, now_us=now_us).items():
                 self._pace.hold(variant_no, (until_us - now_us) / 1e6)
 
+    def _lanes_of(self, coordinator: Coordinator) -> DeviceLanes | None:
+        """Lanes for the devices that the targets work on; most runs have none."""
+        execution = self._execution
+        if not device_sets(execution.sides, execution.device):
+            return None
+
+        def keeper(on_lost: Callable[[DeviceTenure], None]) -> LeaseKeeper:
+            return LeaseKeeper(
+                self._ledger, coordinator.run_key, coordinator.run_id, claims=HostClaims(self._ledger),
+                stop=self._stop, tally=self.tally, on_lost=on_lost, holds=execution.lease_holds,
+            )  # fmt: skip
+
+        return DeviceLanes(
+            self._ledger, execution.sides, execution.device, keeper, stop=self._stop, flights=self._flights,
+            patience_seconds=execution.patience_seconds, grace_seconds=execution.grace_seconds,
+            changed=self._room.set, closed=self._feed.closed_variants.update, fail=self._fail,
+        )  # fmt: skip
+
     async def execute(self) -> bool:
         """Go on until nothing waits, somebody asks to stop, a budget has no room, or all wait too long.
 
@@ -139,6 +167,8 @@ class Executor:
         looker = asyncio.get_running_loop().create_task(self._look_for_stop())
         try:
             await self._open_targets()
+            if self._lanes is not None:
+                self._lanes.start()
             await self._run_all()
             await self._steps.late.wait(self._execution.grace_seconds, self._stop)
             is_judged = self.failure is None and await self._judging.judge_rest(self._stop)
@@ -146,6 +176,8 @@ class Executor:
             looker.cancel()
             await asyncio.gather(looker, return_exceptions=True)
             await self._flights.stop()
+            if self._lanes is not None:
+                await self._lanes.close()
             await self._close_targets()
         if self.failure is not None:
             raise self.failure
@@ -162,6 +194,8 @@ class Executor:
         await self._run_workers(functools.partial(self._try_suspects, blamed=False), count=1)
         # More workers than slots would only cost memory: an absurd concurrency took 20 GB.
         count = min(self._execution.concurrency, self.tally.planned)
+        if self._lanes is not None and self._lanes.is_alone:
+            count = min(count, len(self._lanes))  # one conversation at a time on each set of devices
         while True:
             await self._run_workers(self._work, count=count)
             if self._is_ending() or self._left_to_take == 0 or not self._feed.suspects(blamed=True):
@@ -175,7 +209,10 @@ class Executor:
             if not free and not await self._wait_for_held(min(held.values())):
                 return
             for slot in free:
-                if self._is_ending() or await self._one(slot, solitary=True) is Ended.LET_GO:
+                is_ready = self._lanes is None or await self._lanes.ready(slot.variant_no)
+                if self._is_ending():
+                    return
+                if is_ready and await self._one(slot, solitary=True) is Ended.LET_GO:
                     return
 
     async def _wait_for_held(self, seconds: float) -> bool:
@@ -234,7 +271,9 @@ class Executor:
             self._fail(problem)
 
     def _fail(self, problem: BaseException) -> None:
-        if self.failure is None:
+        if isinstance(problem, BudgetExhausted):
+            self.exhausted = problem  # a call of a lease met it
+        elif self.failure is None:
             self.failure = problem
         self._stop.ask("failure")
         self._room.set()
@@ -242,12 +281,18 @@ class Executor:
     def _replace_worker(self, flight: Flight) -> None:
         # The wedged worker keeps its task; whatever it returns later is late, and it takes up nothing more.
         committing = self._steps.let_go(flight)
+        if self._lanes is not None:
+            committing.add_done_callback(lambda task: self._free_lane(flight))
         # Until that is committed somebody is at the slot: nobody may say that nothing is left to do.
         committing.add_done_callback(lambda task: self._counted_out(flight, task))
         for task in list(self._workers):
             if task is flight.task:
                 self._workers.discard(task)
                 self._start_worker()
+
+    def _free_lane(self, flight: Flight) -> None:
+        if self._lanes is not None:
+            self._lanes.let_go(flight.tenure)
 
     def _counted_out(self, flight: Flight, committing: asyncio.Task[Any]) -> None:
         self._busy -= 1
@@ -268,19 +313,34 @@ class Executor:
                 return  # another has taken this worker's place
 
     def _take(self) -> PendingSlot | None:
-        if self._left_to_take is None:
-            return self._feed.next(held=self._pace.held_back())
         if self._left_to_take == 0:
             return None
-        slot = self._feed.next(held=self._pace.held_back())
-        self._left_to_take -= slot is not None
+        slot = self._feed.next(held=self._pace.held_back()) if self._lanes is None else self._of_free_lane(self._lanes)
+        if self._left_to_take is not None:
+            self._left_to_take -= slot is not None
         return slot
+
+    def _of_free_lane(self, lanes: DeviceLanes) -> PendingSlot | None:
+        """A slot whose devices are ready; a lane that is not is got ready meanwhile, and passed over."""
+        for _ in self._execution.sides:
+            held = lanes.blocked().union(self._pace.held_back())
+            if len(held) == len(self._execution.sides):
+                return None
+            slot = self._feed.next(held=held)
+            if slot is None or lanes.begin(slot.variant_no):
+                return slot
+            self._feed.put_back(slot)
+        return None
 
     async def _one(self, slot: PendingSlot, *, solitary: bool) -> Ended:
         self._busy += 1
         ended = Ended.UNTOUCHED
         try:
-            ended = await self._step(slot, solitary=solitary)
+            if self._lanes is None:
+                ended = await self._step(slot, solitary=solitary)
+            else:
+                async with self._lanes.conversation(slot.variant_no) as tenure:
+                    ended = await self._step(slot, solitary=solitary, tenure=tenure)
         except TallystickError as problem:
             self._fail(problem)
         finally:
@@ -297,11 +357,16 @@ class Executor:
             self._room.set()
         return ended
 
-    async def _step(self, slot: PendingSlot, *, solitary: bool) -> Ended:
+    async def _step(self, slot: PendingSlot, *, solitary: bool, tenure: DeviceTenure | None = None) -> Ended:
         while True:
             ended_before = self._ended
             try:
-                return await self._steps.run(slot, solitary=solitary)
+                return await self._steps.run(slot, solitary=solitary, tenure=tenure)
+            except LeaseLost as loss:
+                if tenure is None:
+                    raise
+                tenure.lost(loss)
+                return Ended.UNTOUCHED
             except BudgetExhausted as full:
                 if not await self._wait_for_room(full, slot, ended_before):
                     return Ended.UNTOUCHED
@@ -355,10 +420,11 @@ class Executor:
         if self._left_to_take == 0:
             return False
         wait = self._wait_seconds()
-        if self._busy == 0 and (wait is None or wait > self._execution.patience_seconds):
+        is_coming = self._busy > 0 or (self._lanes is not None and self._lanes.is_getting_ready)
+        if not is_coming and (wait is None or wait > self._execution.patience_seconds):
             return False
         nap = min(max(wait or 0.0, 0.01), _STOP_LOOK_SECONDS) if wait is not None else _STOP_LOOK_SECONDS
-        if self._busy:
+        if is_coming:
             await self._wait_for_change(nap)
         else:
             await self._stop.sleep(nap)

@@ -68,7 +68,8 @@ class Feed:
     def suspects(self, *, blamed: bool) -> list[PendingSlot]:
         """Slots that were in flight when a coordinator died, each to be tried alone; ``blamed``: once more."""
         with self._ledger.reading() as reader:
-            return suspect_slots(reader, self._run_key, limit=_FETCH, blamed=blamed)
+            found = suspect_slots(reader, self._run_key, limit=_FETCH, blamed=blamed)
+        return [slot for slot in found if slot.variant_no not in self.closed_variants]
 
     def waits_until_us(self, *, held: Collection[int] = ()) -> int | None:
         """The earliest instant for a slot that is no suspect and of no ``held`` variant; None: none of them waits."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from ..ledger.records import BudgetPlan, Hold
 
-__all__ = ["holds_by_variant"]
+__all__ = ["holds_by_variant", "holds_of_leases"]
 
 
 def holds_by_variant(
@@ -29,6 +29,15 @@ def holds_by_variant(
         )
         for number, name in variants.items()
     }
+
+
+def holds_of_leases(budgets: Iterable[BudgetPlan]) -> tuple[Hold, ...]:
+    """What a call of a lease (a reset, a drain) sets aside: only budgets of the role ``device`` count it."""
+    return tuple(
+        Hold(row.budget_no, row.unit, _amount(row, 1), row.kind == "hard")
+        for row in budgets
+        if row.scope == "role" and row.scope_value == "device"
+    )
 
 
 def _amount(row: BudgetPlan, wire_sends: int) -> int:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from ..ledger import leases
+from ..ledger import device_care, leases
 from ..ledger.canonical import canonical_text, parse_json
 from ..ledger.crashpoints import crashpoint
 from ..ledger.device_looks import DeviceLook, record_look
 from ..ledger.errors import DeviceQuarantined
-from ..ledger.host_claims import Claimed, ClaimedElsewhere, HostClaims
+from ..ledger.host_claims import Claimed, HostClaims
 from ..ledger.lease_calls import open_calls
 from ..ledger.lease_line import is_wanted, leave, poll, stand_in_line
 from ..ledger.lease_records import Blocked, DeviceAsk, Granted
@@ -27,6 +27,7 @@ from ..ledger.ledger import Ledger
 from ..ledger.records import Hold
 from .device_protocols import DeviceNeed, DeviceTarget, TakenOver
 from .device_settling import lease_call_facts, settlements_of
+from .device_words import waits_for
 from .lease_thread import LeaseThread
 from .stopping import StopSwitch
 from .tally import Tally
@@ -41,8 +42,6 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.2
 """How often a waiting runner looks; a killed holder is replaced at the next look."""
-
-Tell = Callable[[Blocked | ClaimedElsewhere | None], None]
 
 
 @attrs.frozen
@@ -75,6 +74,7 @@ class LeaseKeeper:
         self,
         ledger: Ledger,
         run_key: int,
+        run_id: str,
         *,
         claims: HostClaims,
         stop: StopSwitch,
@@ -84,42 +84,43 @@ class LeaseKeeper:
     ) -> None:
         self._ledger = ledger
         self._run_key = run_key
+        self._run_id = run_id
         self._claims = claims
         self._stop = stop
         self._tally = tally
         self._holds = holds
         self._thread = LeaseThread(ledger, claims, loop=asyncio.get_running_loop(), on_lost=on_lost)
 
-    async def take(self, devices: DeviceSet, *, until: float, tell: Tell) -> DeviceTenure | None:
+    async def take(self, devices: DeviceSet, *, until: float) -> DeviceTenure | None:
         """Stand in line for the set and hold it; None when asked to stop, or when ``until`` (monotonic) has passed.
 
-        ``tell`` hears who is in the way, and None once nobody is. Raises DeviceQuarantined.
+        Raises DeviceQuarantined, and LeaseLost when its place in line or what it had already was lost meanwhile.
         """
         asks = devices.asks
         set_id = await stand_in_line(self._ledger, asks, run_key=self._run_key)
         granted = None
         try:
-            granted = await self._granted(set_id, until, tell)
+            granted = await self._granted(set_id, until)
             if granted is None:
                 return None
-            return await self._claimed(devices, granted, until, tell)
+            return await self._claimed(devices, granted, until)
         finally:
-            tell(None)
+            self._tally.waits_for.pop(set_id, None)
             if granted is None:
                 await asyncio.shield(asyncio.ensure_future(leave(self._ledger, set_id, reason="gave up waiting")))
 
-    async def _granted(self, set_id: str, until: float, tell: Tell) -> Granted | None:
+    async def _granted(self, set_id: str, until: float) -> Granted | None:
         while True:
             found = await poll(self._ledger, set_id)
             if isinstance(found, Granted):
                 return found
             if found.quarantined:
                 raise _quarantined(found)
-            tell(found)
+            self._tally.waits_for[set_id] = waits_for(self._ledger, found)
             if time.monotonic() >= until or not await self._stop.sleep(POLL_SECONDS):
                 return None
 
-    async def _claimed(self, devices: DeviceSet, granted: Granted, until: float, tell: Tell) -> DeviceTenure | None:
+    async def _claimed(self, devices: DeviceSet, granted: Granted, until: float) -> DeviceTenure | None:
         """The lease is held and renewed from here on; other ledgers of this host may still have a device of it."""
         tenure = DeviceTenure(
             self._ledger, self._run_key, devices.needs, granted, claims=self._claims, holds=self._holds
@@ -131,9 +132,10 @@ class LeaseKeeper:
                 if isinstance(found, Claimed):
                     await self._as_high_as(tenure, granted, found)
                     return tenure
-                tell(found)
+                self._tally.waits_for[granted.set_id] = waits_for(self._ledger, found)
                 if time.monotonic() >= until or not await self._stop.sleep(POLL_SECONDS):
                     break
+            tenure.refuse_if_lost()
         except BaseException:
             await asyncio.shield(asyncio.ensure_future(self.give_back(tenure, reason="was not claimed")))
             raise
@@ -207,6 +209,15 @@ class LeaseKeeper:
         finally:
             # Also where the ledger has failed: this process sends nothing more, and others need not wait for its end.
             await asyncio.to_thread(self._claims.release, tenure.set_id)
+
+    async def quarantine(self, tenure: DeviceTenure, devices: DeviceSet) -> None:
+        """Let nobody have the device before an operator has looked at it, and give the rest of the set back."""
+        self._thread.forget(tenure)
+        why = tenure.quarantine or "no reason is given"
+        await self._ledger.write_async(
+            lambda tx: device_care.quarantine(tx, devices.first, reason=why, made_by=f"run {self._run_id}")
+        )
+        await self.give_back(tenure, reason=f"{devices.first} is in quarantine")
 
     def close(self) -> None:
         """End the thread that renews."""

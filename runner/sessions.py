@@ -27,7 +27,7 @@ from .budget_spec import BudgetSpec
 from .descriptions import Adapters, Description, case_plans, describe_again, fingerprint_of, run_plan, settings_of
 from .evaluating import with_judges_of
 from .executor import Execution, Executor, VariantSide
-from .holds import holds_by_variant
+from .holds import holds_by_variant, holds_of_leases
 from .identity import Section, compare, refuse_changes
 from .results import RunOutcome, outcome_of
 from .retry_policy import retry_policy
@@ -121,12 +121,10 @@ async def run_session(
         tally = Tally(slot_counts(reader, run.run_key))
     tally.reused = tally.by_state[SlotState.SELECTED]
     on_start(coordinator, tally)
-    executor = Executor(
-        ledger, coordinator, _execution(ledger, session, concurrency, slots_max), tally=tally, stop=switch
-    )
     is_whole = False
     try:
-        is_whole = await executor.execute()
+        how = _execution(ledger, session, concurrency, slots_max)
+        is_whole = await Executor(ledger, coordinator, how, tally=tally, stop=switch).execute()
     finally:
         if ledger.failure is None:
             await _leave(ledger, coordinator, began, switch.reason or "ended", is_whole=is_whole)
@@ -168,6 +166,7 @@ def _execution(ledger: Ledger, session: Session, concurrency: int | None, slots_
     return Execution(
         sides, description.judges, retry_policy(spec, chance=random.random), concurrency or spec.concurrency,
         spec.deadline_seconds, spec.grace_seconds, spec.rate_per_second, slots_max,
+        device=description.order.device, lease_holds=holds_of_leases(plans),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ __all__ = ["Tally"]
 
 @attrs.define
 class Tally:
-    """Slots by state, and what this session did."""
+    """Slots by state, and what this session did. ``waits_for`` says of which devices it waits, and who has them."""
 
     by_state: dict[SlotState, int]
     reused: int = 0
@@ -19,6 +19,7 @@ class Tally:
     refused: int = 0
     late: int = 0
     waits_until_us: int | None = None
+    waits_for: dict[str, str] = attrs.field(factory=dict)
 
     @property
     def planned(self) -> int:

@@ -106,7 +106,7 @@ class DeviceTenure:
         began = time.monotonic()
         if self.is_lost:
             await self._ended(key, _NOT_SENT)
-            raise self._loss or LeaseLost(f"the lease of {resource} ran out", "the device is asked for again", resource)
+            self.refuse_if_lost()
         try:
             outcome = await send(made.call_id, held.fence)
         except asyncio.CancelledError:
@@ -119,6 +119,12 @@ class DeviceTenure:
         self.saw(outcome)
         await self._ended(key, _facts(outcome, began))
         return outcome
+
+    def refuse_if_lost(self) -> None:
+        """Raise LeaseLost when it is."""
+        if self.is_lost:
+            first = self._needs[0].resource
+            raise self._loss or LeaseLost(f"the lease of {first} ran out", "the device is asked for again", first)
 
     def saw(self, outcome: Outcome) -> None:
         """Take note of what an outcome says of the device and of the lease, beyond its own request."""

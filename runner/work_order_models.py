@@ -25,6 +25,7 @@ __all__ = [
     "CasesTable",
     "DeviceTable",
     "ExecutionTable",
+    "JudgeOrderTable",
     "JudgeTable",
     "KeyClass",
     "OrderTable",
@@ -146,6 +147,29 @@ class RequireTable(Table):
     labels: int | None = _key(None, KeyClass.LIMIT, "The least number of labelled observations.", ge=1)
 
 
+class JudgeOrderTable(Table):
+    """A judge work order: what judges observations that are there already."""
+
+    version: Literal[1] = _key(..., KeyClass.FORM, "Version of the judge work order's form.")
+    name: Name = _key(..., KeyClass.FORM, "Name of the evaluation, for people and for reports.")
+    judges: list[dict[str, Any]] = _key(
+        ..., KeyClass.EVALUATION, "What judges each observation, one table `[[judges]]` each."
+    )
+    samples: int = _key(
+        1, KeyClass.EVALUATION, "How often a judge that says no `samples` judges each observation.", ge=1, le=1000
+    )
+    cache: bool = _key(
+        True, KeyClass.THROUGHPUT, "Whether a verdict that was given on the very same is used again, without a call."
+    )
+    budgets: Any = _key(
+        {},
+        KeyClass.LIMIT,
+        "How much this evaluation may use, beside what the run's own budgets allow.",
+        form="table, or list of tables",
+    )
+    execution: dict[str, Any] = _key({}, KeyClass.LIMIT, "How the evaluation is executed: the keys of `[execution]`.")
+
+
 class BudgetTable(Table):
     """One budget under its unit's key."""
 
@@ -164,7 +188,9 @@ class BudgetTable(Table):
     per: Literal["run", "role", "variant"] = _key(
         "run", KeyClass.LIMIT, "`role`, `variant`: the same budget once for each role or each variant."
     )
-    role: Literal["target", "judge"] | None = _key(None, KeyClass.LIMIT, "For this role alone. Instead of `per`.")
+    role: Literal["target", "judge", "device"] | None = _key(
+        None, KeyClass.LIMIT, "For this role alone. Instead of `per`."
+    )
     variant: str | None = _key(None, KeyClass.LIMIT, "For this variant alone. Instead of `per`.")
 
 
@@ -243,6 +269,7 @@ TABLES: Final[Mapping[str, type[Table]]] = {
     "target": TargetTable,
     "judges[]": JudgeTable,
     "judges[].require": RequireTable,
+    "(judge work order)": JudgeOrderTable,
     "budgets.UNIT": BudgetTable,
     "budgets[]": UnitBudgetTable,
     "execution": ExecutionTable,
