@@ -20,6 +20,7 @@ __all__ = [
     "budgets_of",
     "find_run",
     "list_runs",
+    "newest_of_name",
     "newest_unfinished",
     "run_by_digest",
     "slot_counts",
@@ -143,6 +144,14 @@ def run_by_digest(reader: Reader, work_order_digest: str) -> RunRow | None:
 def unfinished_of_name(reader: Reader, name: str) -> RunRow | None:
     """The newest unfinished run of that name."""
     row = reader.row(f"{_RUN} WHERE name = ? AND state = 'open' ORDER BY run_key DESC LIMIT 1", (name,))
+    return None if row is None else RunRow(*row)
+
+
+def newest_of_name(reader: Reader, name: str) -> RunRow | None:
+    """The newest run of that name, in whatever state it is."""
+    row = reader.row(
+        f"{_RUN} WHERE name = ? AND state NOT IN ('planning', 'importing') ORDER BY run_key DESC LIMIT 1", (name,)
+    )
     return None if row is None else RunRow(*row)
 
 

@@ -10,7 +10,7 @@ from .budget_spec import UNITS, BudgetScope, BudgetSpec, BudgetUnit
 from .descriptions import Description
 from .report_models import Amount
 
-__all__ = ["BudgetOutlook", "Preflight", "VariantOutlook", "preflight_of"]
+__all__ = ["BudgetOutlook", "Earlier", "Preflight", "VariantOutlook", "preflight_of"]
 
 
 class _Part(BaseModel):
@@ -42,6 +42,13 @@ class BudgetOutlook(_Part):
     enough_for: int | None
 
 
+class Earlier(_Part):
+    """A run of the same name that is not gone on with, since what its answers depend on was another."""
+
+    run: str
+    changes: list[str]
+
+
 class Preflight(_Part):
     """What ``run --dry-run`` says. ``action`` is what ``run`` would do: create, continue, or report a finished run."""
 
@@ -63,6 +70,7 @@ class Preflight(_Part):
     judges: list[str]
     cases_digest: str
     identity_digest: str
+    earlier: Earlier | None = None
 
 
 def preflight_of(
@@ -73,6 +81,7 @@ def preflight_of(
     action: Literal["create", "continue", "report"] = "create",
     run: str | None = None,
     concurrency: int | None = None,
+    earlier: Earlier | None = None,
 ) -> Preflight:
     """The outlook of a described work order; makes no call."""
     order = description.order
@@ -88,7 +97,7 @@ def preflight_of(
         concurrency=concurrency or order.execution.concurrency, deadline_seconds=order.execution.deadline_seconds,
         budgets=[_outlook(description, spec) for spec in order.budgets],
         judges=[judge.name for judge in description.judges],
-        cases_digest=description.cases_digest, identity_digest=description.digest,
+        cases_digest=description.cases_digest, identity_digest=description.digest, earlier=earlier,
     )  # fmt: skip
 
 

@@ -27,7 +27,8 @@ def show_resume_check(
     changes = read_changes(retry=retry, amend=amend, reason=reason)
     with Ledger.open(settings.ledger_path) as ledger:
         found = named_or_newest(ledger, run, retry=retry is not None)
-        reopened(ledger, found.run_id, ADAPTERS)
+        with settings.aside():
+            reopened(ledger, found.run_id, ADAPTERS)
         for one in changes.amendments:
             plan_of(ledger, found, one)
         checked = resume_check(

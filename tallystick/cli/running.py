@@ -10,10 +10,10 @@ from .._wiring import ADAPTERS
 from ..ledger.coordinators import Coordinator
 from ..ledger.errors import LedgerMissing, RunNotFound
 from ..ledger.ledger import Ledger
-from ..ledger.run_reads import RunRow, find_run, newest_unfinished, run_by_digest, unfinished_of_name
+from ..ledger.run_reads import RunRow, find_run, newest_of_name, newest_unfinished, run_by_digest, unfinished_of_name
 from ..runner.descriptions import Description, describe
-from ..runner.identity import compare, refuse_changes
-from ..runner.preflight import Preflight, preflight_of
+from ..runner.identity import Section, compare, refuse_changes
+from ..runner.preflight import Earlier, Preflight, preflight_of
 from ..runner.reports import report_of, run_end
 from ..runner.results import RunOutcome
 from ..runner.sessions import Session, find_or_create, reopened, run_session
@@ -34,7 +34,8 @@ __all__ = ["named_or_newest", "resume_run", "run_order", "show_preflight"]
 
 def show_preflight(settings: Settings, order: Path, *, concurrency: int | None, new: bool) -> int:
     """``run --dry-run``: check everything, call nothing, change nothing."""
-    description = describe(load_work_order(order), ADAPTERS)
+    with settings.aside():
+        description = describe(load_work_order(order), ADAPTERS)
     known = _known_run(settings.ledger_path, description, new=new)
     found = _preflight(settings, description, known, concurrency)
     if settings.json:
@@ -46,7 +47,8 @@ def show_preflight(settings: Settings, order: Path, *, concurrency: int | None, 
 
 def run_order(settings: Settings, order: Path, *, limit: int | None, concurrency: int | None, new: bool) -> int:
     """``run``: an unfinished run of the work order goes on, a finished one prints its report."""
-    description = describe(load_work_order(order), ADAPTERS)
+    with settings.aside():
+        description = describe(load_work_order(order), ADAPTERS)
     path = settings.ledger_path
     known = _known_run(path, description, new=new)
     outlook = _preflight(settings, description, known, concurrency)
@@ -71,13 +73,15 @@ def resume_run(
     changes = read_changes(retry=retry, amend=amend, reason=reason)
     with Ledger.open(settings.ledger_path) as ledger:
         found = named_or_newest(ledger, run, retry=retry is not None)
-        session = reopened(ledger, found.run_id, ADAPTERS)
+        with settings.aside():
+            session = reopened(ledger, found.run_id, ADAPTERS)
         waiting = apply_changes(ledger, found, changes)
         if changes.state is not None and not waiting:
             why = "" if changes.retry_reason is None else f" for the reason {changes.retry_reason}"
             settings.progress_screen().line(f"nothing to retry: no planned observation is {changes.state}{why}")
         if changes:
-            session = reopened(ledger, found.run_id, ADAPTERS)
+            with settings.aside():
+                session = reopened(ledger, found.run_id, ADAPTERS)
         return _execute(settings, ledger, session, limit=limit, concurrency=concurrency)
 
 
@@ -108,6 +112,20 @@ def _known_run(path: Path, description: Description, *, new: bool) -> RunRow | N
         return found
 
 
+def _earlier_run(path: Path, description: Description) -> Earlier | None:
+    """A run of that name which is not gone on with, because the work order or a target's code is another now."""
+    try:
+        with Ledger.open(path) as ledger, ledger.reading() as reader:
+            found = newest_of_name(reader, description.order.name)
+    except LedgerMissing:
+        return None
+    if found is None or found.work_order_digest == description.digest:
+        return None
+    differences = compare(_identity_of(found), description.identity)
+    changes = [str(change) for change in differences if change.section is Section.IDENTITY]
+    return Earlier(run=found.run_id, changes=changes)
+
+
 def _identity_of(run: RunRow) -> dict[str, object]:
     from ..ledger.canonical import parse_json
 
@@ -122,6 +140,7 @@ def _preflight(
     path = settings.ledger_path
     return preflight_of(
         description,
+        earlier=None if known is not None else _earlier_run(path, description),
         ledger=str(path.resolve()),
         ledger_exists=path.exists(),
         action="create" if known is None else "report" if known.state == "finished" else "continue",
@@ -135,7 +154,7 @@ def _execute(
 ) -> int:
     switch = StopSwitch()
     command = f"tallystick resume {session.run.run_id}{settings.ledger_option}"
-    with Interrupts(switch, last_words=f"Go on with: {command}"):
+    with settings.aside(), Interrupts(switch, last_words=f"Go on with: {command}"):
         outcome = run_to_end(settings, _session(settings, ledger, session, switch, limit, concurrency))
     end = run_end(ledger, outcome, ledger_option=settings.ledger_option)
     if settings.json:

@@ -54,6 +54,13 @@ def show_preflight(screen: Screen, found: Preflight) -> None:
         ("ledger", found.ledger + ("" if found.ledger_exists else " (will be created)")),
     ]
     screen.pairs(rows)
+    if found.earlier is not None:
+        more = f" (and {len(found.earlier.changes) - 3} more)" if len(found.earlier.changes) > 3 else ""
+        screen.line(
+            f"run {found.earlier.run} of this name is not gone on with, and all is paid for anew, since it had other"
+            f" identity: {'; '.join(found.earlier.changes[:3])}{more}",
+            tone=Tone.WARNING,
+        )
     for line in found.budgets:
         if line.kind == "hard" and line.enough_for is not None and line.enough_for < line.planned:
             screen.line(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from collections.abc import Callable
@@ -39,6 +40,13 @@ class Settings:
     def ledger_option(self) -> str:
         """What a command that we name must add to mean the same ledger."""
         return "" if self.ledger is None else f" --ledger {shlex.quote(str(self.ledger))}"
+
+    def aside(self) -> contextlib.AbstractContextManager[object]:
+        """While users' code is loaded or runs: with ``--json``, what it prints goes to standard error.
+
+        Standard output then holds one document and nothing else.
+        """
+        return contextlib.redirect_stdout(sys.stderr) if self.json else contextlib.nullcontext()
 
     def screen(self) -> Screen:
         """Where results are shown."""

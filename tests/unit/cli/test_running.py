@@ -233,3 +233,35 @@ def test_concurrency_beyond_what_a_work_order_may_say_is_refused(project: Projec
     assert (done.status, done.err.count("\n")) == (2, 1)
     assert "--concurrency" in done.err
     assert project.calls == 0
+
+
+def test_what_a_target_prints_stands_beside_the_document_and_not_in_it(project: Project) -> None:
+    path = project.folder / "target.py"
+    path.write_text(path.read_text() + "\nprint('loaded')\n_plain = answer\n\n\ndef answer(case):\n"
+                    "    print('asked', case.id)\n    return _plain(case)\n")  # fmt: skip
+    done = project.give("run", "order.toml", "--json")
+    assert done.document["exit_status"] == 0
+    assert "loaded" in done.err
+    assert done.err.count("asked") == 3
+
+
+def test_a_run_that_is_not_gone_on_with_is_named_with_what_changed_since(project: Project) -> None:
+    project.give("run", "order.toml")
+    path = project.folder / "target.py"
+    path.write_text(path.read_text() + "\n# another word\n")
+    done = project.give("run", "order.toml")
+    with project.opened() as ledger, ledger.reading() as reader:
+        first = reader.row("SELECT run_id FROM runs ORDER BY run_key LIMIT 1")[0]
+    assert (done.status, project.calls) == (0, 6)
+    assert f"run {first} of this name is not gone on with, and all is paid for anew" in " ".join(done.out.split())
+
+
+def test_a_dry_run_in_json_says_which_run_is_not_gone_on_with(project: Project) -> None:
+    assert project.give("run", "order.toml", "--dry-run", "--json").document["earlier"] is None
+    project.give("run", "order.toml")
+    assert project.give("run", "order.toml", "--dry-run", "--json").document["earlier"] is None
+    path = project.folder / "target.py"
+    path.write_text(path.read_text() + "\n# another word\n")
+    earlier = project.give("run", "order.toml", "--dry-run", "--json").document["earlier"]
+    assert earlier["run"]
+    assert any("target" in change for change in earlier["changes"])
