@@ -18,7 +18,7 @@ from typing import Final
 import attrs
 
 from .crashpoints import crashpoint
-from .errors import DeviceLocksUnusable, LeaseLost
+from .errors import DeviceLocksUnusable, DeviceQuarantined, LeaseLost
 from .host_folder import Entry, Found, HostFolder, host_folder, revoked_mark
 from .lease_records import DeviceAsk, Granted, Lease, this_boot
 from .ledger import Ledger
@@ -80,8 +80,8 @@ class HostClaims:
     def take(self, granted: Granted, asks: Collection[DeviceAsk]) -> Claimed | ClaimedElsewhere:
         """Claim the set, or keep its place in line; call it again, within the lease time, until it is claimed.
 
-        Raises LeaseLost when a newer lease of the same ledger has claimed a device of it meanwhile, and
-        DeviceLocksUnusable where the folder cannot be used.
+        Raises LeaseLost when a newer lease of the same ledger has claimed a device of it meanwhile, DeviceQuarantined
+        when a ledger of this host has put one in quarantine, and DeviceLocksUnusable where the folder cannot be used.
         """
         known = {one.resource: one for one in asks}
         try:
@@ -121,6 +121,10 @@ class HostClaims:
         its = self._sets.get(set_id, _Set())
         return any(True for resource in its.claims for _ in self._line_of(resource))
 
+    def highest_fence(self, resource: str) -> int:
+        """The highest fence that was given for the device on this host, by whichever ledger; 0 where there was none."""
+        return self._folder.number(self._fence_path(resource))
+
     def holders(self, resource: str) -> tuple[HostObstacle, ...]:
         """Who has the device on this host and who waits for it, of whichever ledger; looks only."""
         claims = [HostObstacle(resource, one.entry, is_waiting=False) for one in self._counting(resource, _CLAIMS)]
@@ -135,6 +139,23 @@ class HostClaims:
                 revoked_mark(one.path).touch()
         return len(mine)
 
+    def quarantine(self, resource: str, reason: str) -> None:
+        """Let no ledger of this host have the device before an operator has looked at it."""
+        with self._folder.gate():
+            self._folder.keep_note(self._quarantine_path(resource), reason)
+
+    def clear(self, resource: str) -> bool:
+        """An operator has looked at the device; says whether it was in quarantine on this host."""
+        with self._folder.gate():
+            was = self.quarantined(resource) is not None
+            if was:
+                self._folder.keep_note(self._quarantine_path(resource), "")
+        return was
+
+    def quarantined(self, resource: str) -> str | None:
+        """Why the device is in quarantine on this host, None when it is not; looks only."""
+        return self._folder.note(self._quarantine_path(resource)).strip() or None
+
     # Inside the gate.
 
     def _take(self, granted: Granted, known: dict[str, DeviceAsk]) -> Claimed | ClaimedElsewhere:
@@ -144,6 +165,7 @@ class HostClaims:
             self.renew(granted.set_id)
             return Claimed(granted.set_id, {name: self._fence_of(path) for name, path in its.claims.items()})
         for lease in granted.leases:
+            self._refuse_quarantined(lease.resource)
             self._folder.sweep(self._folder.device(lease.resource) / _CLAIMS)
             self._folder.sweep(self._folder.device(lease.resource) / _LINE)
         tickets = [entry.ticket for path in its.line.values() if (entry := self._folder.own(path)) is not None]
@@ -155,6 +177,14 @@ class HostClaims:
             self.renew(granted.set_id)
             return ClaimedElsewhere(granted.set_id, obstacles)
         return self._claim(granted, known, its)
+
+    def _refuse_quarantined(self, resource: str) -> None:
+        why = self.quarantined(resource)
+        if why is not None:
+            raise DeviceQuarantined(
+                f"the device {resource} is in quarantine on this host ({why})",
+                f"look at it, then `tallystick device clear {resource} --reason TEXT`", resource,
+            )  # fmt: skip
 
     def _in_the_way(self, set_id: str, lease: Lease, ticket: int | None) -> Iterable[HostObstacle]:
         for one in self._counting(lease.resource, _CLAIMS):
@@ -255,6 +285,9 @@ class HostClaims:
 
     def _fence_path(self, resource: str) -> Path:
         return self._folder.device(resource) / "fence"
+
+    def _quarantine_path(self, resource: str) -> Path:
+        return self._folder.device(resource) / "quarantine"
 
 
 def ledger_digest(path: Path) -> str:

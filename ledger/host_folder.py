@@ -190,13 +190,28 @@ class HostFolder:
                 with contextlib.suppress(FileNotFoundError, PermissionError):
                     path.unlink()
 
+    def note(self, path: Path) -> str:
+        """What a file says, empty where it is not there."""
+        try:
+            return path.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def keep_note(self, path: Path, text: str) -> None:
+        """Have a file say this, synced; nothing takes it away. Inside the gate."""
+        _make_shared(path.parent)
+        descriptor = open_shared(path)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, text.encode(), 0)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
     def number(self, path: Path) -> int:
         """The number that a file holds, 0 where it is not there."""
-        try:
-            text = path.read_bytes()
-        except FileNotFoundError:
-            return 0
-        return int(text) if text.strip().isdigit() else 0
+        text = self.note(path).strip()
+        return int(text) if text.isdigit() else 0
 
     def keep_number(self, path: Path, value: int) -> None:
         """Write the number, synced; inside the gate. In place: nobody may rename over another user's file here."""

@@ -15,7 +15,9 @@ from pathlib import Path
 from tallystick.ledger import artifacts, coordinators, lease_line
 from tallystick.ledger.errors import BudgetExhausted, LedgerError, RunBusy
 from tallystick.ledger.file_locks import LockFile, holder_pid
-from tallystick.ledger.lease_records import Blocked, DeviceAsk
+from tallystick.ledger.host_claims import Claimed, HostClaims
+from tallystick.ledger.host_folder import host_folder
+from tallystick.ledger.lease_records import Blocked, DeviceAsk, Granted
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.states import IfUnknown
 from tallystick.ledger.turnstile import Turnstile
@@ -305,4 +307,43 @@ def hold_devices(path: str, *resources: str) -> None:
         hear()
         asyncio.run(lease_line.leave(ledger, set_id))
         tell("released")
+        hear()
+
+
+def claim_devices(path: str, folder: str, *resources: str) -> None:
+    """Hold these devices and claim them on the host, tell the first one's fence, and wait."""
+    factories.empty_file(Path(path).parent, Path(path).name)
+    with Ledger.open(path) as ledger:
+        tell(f"claimed {_claimed(ledger, folder, *resources)}")
+        hear()
+
+
+def claim_and_fork(path: str, folder: str, *resources: str) -> None:
+    """The same, and fork: the child looks who has the first device, uses the folder itself, and ends."""
+    factories.empty_file(Path(path).parent, Path(path).name)
+    with Ledger.open(path) as ledger:
+        tell(f"claimed {_claimed(ledger, folder, *resources)}")
+        child = os.fork()
+        if child == 0:
+            with host_folder(Path(folder)).gate():
+                found = host_folder(Path(folder)).entries(host_folder(Path(folder)).device(resources[0]) / "claims")
+            tell("the child saw somebody" if found[0].is_locked else "the child saw nobody")
+            os._exit(0)
+        os.waitpid(child, 0)
+        hear()
+
+
+def _claimed(ledger: Ledger, folder: str, *resources: str) -> int:
+    asks = [DeviceAsk(one, "test", one.startswith("atlas:"), 60_000) for one in resources]
+    set_id = asyncio.run(lease_line.stand_in_line(ledger, asks, run_key=None))
+    granted = asyncio.run(lease_line.poll(ledger, set_id))
+    assert isinstance(granted, Granted)
+    claimed = HostClaims(ledger, folder=Path(folder)).take(granted, asks)
+    assert isinstance(claimed, Claimed)
+    return claimed.fences[resources[0]]
+
+
+def stand_in_gate(folder: str) -> None:
+    with host_folder(Path(folder)).gate():
+        tell("inside")
         hear()
