@@ -14,7 +14,7 @@ from .leases import ask, release, try_grant
 from .ledger import Ledger
 from .processes import ProcessIdentity
 
-__all__ = ["dead_in_the_way", "is_wanted", "leave", "poll", "process_and_run", "stand_in_line"]
+__all__ = ["dead_in_the_way", "is_held", "is_wanted", "leave", "poll", "process_and_run", "stand_in_line"]
 
 
 async def stand_in_line(ledger: Ledger, asks: Collection[DeviceAsk], *, run_key: int | None) -> str:
@@ -74,6 +74,13 @@ def is_wanted(ledger: Ledger, set_id: str) -> bool:
         )
     now_ns = ledger.clock.boot_ns()
     return any(not has_expired(boot, expires, now_ns) for boot, expires in rows)
+
+
+def is_held(ledger: Ledger, set_id: str) -> bool:
+    """Whether nobody has taken any of the set away, be it that its time has run out."""
+    with ledger.reading() as reader:
+        states = reader.rows("SELECT DISTINCT state FROM leases WHERE set_id = ?", (set_id,))
+    return [row[0] for row in states] == ["held"]
 
 
 def process_and_run(ledger: Ledger, one: Obstacle) -> tuple[int | None, str | None]:

@@ -180,7 +180,8 @@ class AttemptSteps:
             return sent
         match sent.outcome.state:
             case DispatchState.ANSWERED:
-                return await self._answered(asking.view, sent)
+                with self._calls.late_if_taken(asking, sent):
+                    return await self._answered(asking.view, sent)
             case DispatchState.FAILED:
                 return await self._calls.failed(sent)
             case _:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import attrs
@@ -19,7 +20,7 @@ from ..ledger.crashpoints import crashpoint
 from ..ledger.errors import BudgetExhausted, LeaseLost, TransitionRefused
 from ..ledger.ledger import Ledger
 from ..ledger.records import DispatchFacts, DispatchKey, Waiting
-from ..ledger.states import DispatchState, NextStep, SlotState
+from ..ledger.states import DispatchState, IfUnknown, NextStep, SlotState
 from ..ledger.transaction import Transaction
 from .device_protocols import LEASE_LOST
 from .ended import Ended
@@ -30,6 +31,7 @@ from .pacing import Pace
 from .protocols import MISSING, Dispatching, Outcome, Prepared, SlotView, WireProgress
 from .stopping import StopSwitch
 from .tally import Tally
+from .tenures import DeviceTenure
 
 if TYPE_CHECKING:
     from .executor import Execution, VariantSide
@@ -136,9 +138,32 @@ class CallSteps:
         if flight.is_abandoned:
             self.late.arrived(key, outcome, now)
             raise LetGo
-        if side.tenure is not None:
-            side.tenure.saw(outcome)
-        return outcome
+        return outcome if side.tenure is None else await self._under(side.tenure, key, outcome, now)
+
+    async def _under(self, tenure: DeviceTenure, key: DispatchKey, outcome: Outcome, began: float) -> Outcome:
+        """What an outcome is worth that came while, or after, the devices were held."""
+        tenure.saw(outcome)
+        if outcome.state is not DispatchState.ANSWERED or not await tenure.is_superseded():
+            return outcome
+        # Another ledger of this host has had the device since, and cannot know what is in flight in this one.
+        self.late.arrived(key, outcome, began)
+        return Outcome(
+            DispatchState.UNKNOWN, LEASE_LOST, "its answer came after the device had gone to another holder",
+            bytes_sent=outcome.bytes_sent, wire_sends=outcome.wire_sends, quarantine=outcome.quarantine,
+        )  # fmt: skip
+
+    @contextlib.contextmanager
+    def late_if_taken(self, asking: Asking, sent: Sent) -> Iterator[None]:
+        """Whoever took the device over has called this dispatch unknown: its answer is evidence, where none can be had.
+
+        A target that can be queried is asked for it, which settles the slot; late evidence would end it.
+        """
+        try:
+            yield
+        except TransitionRefused:
+            if asking.side.tenure is not None and asking.side.target.if_unknown is not IfUnknown.QUERY:
+                self.late.arrived(sent.key, sent.outcome, sent.began)
+            raise
 
     async def facts(self, sent: Sent) -> DispatchFacts:
         """What is to be stored of the outcome, its large bytes in their file already."""

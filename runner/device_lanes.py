@@ -222,10 +222,18 @@ class DeviceLanes:
             self._start(lane, self._give_way(lane))
 
     def _on_lost(self, tenure: DeviceTenure) -> None:
-        self._flights.break_off_under(tenure, LEASE_LOST)
         for lane in self._lanes:
             if lane.tenure is tenure and lane.is_free:
                 self._after(lane)
+            elif lane.tenure is tenure:
+                checking = asyncio.get_running_loop().create_task(self._break_off_if_taken(tenure))
+                self._giving_back.add(checking)
+                checking.add_done_callback(self._giving_back.discard)
+
+    async def _break_off_if_taken(self, tenure: DeviceTenure) -> None:
+        """What is in flight may end, as long as nobody else has taken the device: its answer is an answer."""
+        if await self._keeper.is_taken(tenure):
+            self._flights.break_off_under(tenure, LEASE_LOST)
 
     async def _look_after_idle(self) -> None:
         """A device that is not used goes to whoever waits for it, however young its tenure is."""

@@ -21,7 +21,7 @@ from ..ledger.device_looks import DeviceLook, record_look
 from ..ledger.errors import DeviceQuarantined
 from ..ledger.host_claims import Claimed, HostClaims
 from ..ledger.lease_calls import open_calls
-from ..ledger.lease_line import is_wanted, leave, poll, stand_in_line
+from ..ledger.lease_line import is_held, is_wanted, leave, poll, stand_in_line
 from ..ledger.lease_records import Blocked, DeviceAsk, Granted
 from ..ledger.ledger import Ledger
 from ..ledger.records import Hold
@@ -184,6 +184,10 @@ class LeaseKeeper:
         if is_wanted(self._ledger, tenure.set_id):
             return True
         return await asyncio.to_thread(self._claims.is_wanted, tenure.set_id)
+
+    async def is_taken(self, tenure: DeviceTenure) -> bool:
+        """Whether a lost device may be in other hands, of this ledger or of another on this host."""
+        return not is_held(self._ledger, tenure.set_id) or await tenure.is_superseded()
 
     async def let_go(
         self, tenure: DeviceTenure, targets: Sequence[DeviceTarget], *, within: float, reason: str

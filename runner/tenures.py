@@ -61,6 +61,14 @@ class DeviceTenure:
         """Whether the lease ran out, was revoked or went to another holder; then nothing more may be sent."""
         return self._loss is not None or self._ledger.clock.boot_ns() > self._expires_boot_ns
 
+    async def is_superseded(self) -> bool:
+        """Whether somebody has had one of the devices since this hold ran out, in whichever ledger of this host."""
+        if not self.is_lost:
+            return False
+        return await asyncio.to_thread(
+            lambda: any(self._claims.highest_fence(name) > one.fence for name, one in self._leases.items())
+        )
+
     @property
     def held(self) -> Held:
         """What an intent is committed under."""
