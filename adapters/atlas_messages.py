@@ -267,9 +267,9 @@ def schema() -> dict[str, Any]:
     """The JSON schema (2020-12) of all messages: ``#/$defs/submit-request``, ``#/$defs/submit-reply``, …"""
     told = [*((f"{name}-request", model) for name, model in REQUESTS.items())]
     models: list[tuple[str, type[BaseModel]]] = [*told, *((f"{name}-reply", model) for name, model in REPLIES.items())]
-    definitions: dict[str, Any] = {"running": Running.model_json_schema()}
+    definitions: dict[str, Any] = {"Running": Running.model_json_schema()}
     for name, model in models:
-        made = model.model_json_schema(ref_template="#/$defs/running")
+        made = model.model_json_schema(ref_template="#/$defs/{model}")
         made.pop("$defs", None)
         definitions[name] = made
     return {

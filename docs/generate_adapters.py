@@ -12,6 +12,8 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from tallystick.adapters.atlas_messages import schema
+from tallystick.adapters.atlas_target import AtlasTable
 from tallystick.adapters.bodies import ErrorTable, FlagTable, UsageTable
 from tallystick.adapters.event_stream import EventsTable
 from tallystick.adapters.http_table import HttpTable, QueryRuleTable, QueryTable
@@ -24,6 +26,7 @@ from tallystick.adapters.secrets import SecretTable
 
 REFERENCE: Final = Path(__file__).resolve().parent / "reference"
 PAGE: Final = "targets-and-judges.md"
+ATLAS_SCHEMA: Final = REFERENCE.parent / "atlas-protocol.schema.json"
 
 _BEGIN: Final = "<!-- Written by `python docs/generate_adapters.py` from the models. -->\n"
 _END: Final = "<!-- End of what is written by `python docs/generate_adapters.py`. -->\n"
@@ -31,6 +34,7 @@ _TARGETS: Final[dict[str, type[BaseModel]]] = {
     '`kind = "python"`': PythonTable,
     '`kind = "http"`': HttpTable,
     '`kind = "process"`': ProcessTable,
+    '`kind = "atlas"`': AtlasTable,
 }
 _INNER: Final[dict[str, type[BaseModel]]] = {
     "a secret": SecretTable,
@@ -64,6 +68,11 @@ def render() -> str:
     head, begin, rest = written.partition(_BEGIN)
     _, end, tail = rest.partition(_END)
     return head + begin + _made() + "\n" + end + tail
+
+
+def atlas_schema() -> str:
+    """The messages of the Atlas protocol as a JSON schema."""
+    return json.dumps(schema(), indent=2, sort_keys=True) + "\n"
 
 
 def _made() -> str:
@@ -109,6 +118,7 @@ def _words(annotation: Any) -> str:
 
 def main() -> None:
     (REFERENCE / PAGE).write_text(render(), encoding="utf-8")
+    ATLAS_SCHEMA.write_text(atlas_schema(), encoding="utf-8")
 
 
 if __name__ == "__main__":

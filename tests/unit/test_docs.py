@@ -266,7 +266,12 @@ def echo(case: ts.Case) -> Any:
 
 # The outcomes.
 
-KINDS = ("### Targets over HTTP", "### Targets that are programs", "### Targets that are Python functions")
+KINDS = (
+    "### Targets over HTTP",
+    "### Targets that are programs",
+    "### Targets that are Python functions",
+    "### Targets that are devices",
+)
 # Tokens of this form that are no reasons: log events, crash points, file names.
 NO_REASONS = {"late.lost", "late.unheard", "target.close_failed", "target.py", "case.id", "execution.backoff"}
 
