@@ -144,6 +144,16 @@ class Ledger:
         turnstile = self._shared._turnstile
         return 0.0 if turnstile is None else turnstile.longest_wait_seconds
 
+    @contextlib.contextmanager
+    def stall_limit(self, seconds: float) -> Iterator[None]:
+        """While inside, a process that is stopped inside a transaction keeps this one waiting for no longer than that.
+
+        For who holds or waits for a lease: nobody else's standing still may cost it more than a part of its time.
+        """
+        self._scribe()
+        with self._shared.turnstile.hurried(seconds):
+            yield
+
     def is_dead(self, worker_id: str, identity: ProcessIdentity) -> bool:
         """Whether a worker of this ledger is proven dead."""
         return self._shared.worker_folder().is_dead(worker_id, identity)

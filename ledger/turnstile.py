@@ -9,10 +9,11 @@ Lock order, everywhere: this process's mutex, the door, the desk, SQLite's own l
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -48,6 +49,7 @@ class Turnstile:
         self._desk = LockFile(folder / "turnstile.desk")
         self.remove_stalled = remove_stalled
         self.stall_seconds = stall_seconds
+        self._limits: list[float] = []
         self._waiting_since: float | None = None
         self._watch: threading.Thread | None = None
         self._wake = threading.Event()
@@ -69,6 +71,15 @@ class Turnstile:
             self._desk.release()
         finally:
             self._mutex.release()
+
+    @contextlib.contextmanager
+    def hurried(self, seconds: float) -> Iterator[None]:
+        """While inside, a stopped holder keeps this process waiting for no longer than that; the shortest counts."""
+        self._limits.append(seconds)
+        try:
+            yield
+        finally:
+            self._limits.remove(seconds)
 
     def holder_pid(self) -> int | None:
         """The other process that is at the desk, or else at the door, now."""
@@ -106,7 +117,7 @@ class Turnstile:
 
     def _look(self) -> None:
         seen: tuple[int, float] | None = None
-        while not self._wake.wait(min(_LOOK_SECONDS, self.stall_seconds / 4)):
+        while not self._wake.wait(min(_LOOK_SECONDS, self._stall_seconds() / 4)):
             since, pid = self._waiting_since, None
             if since is not None:
                 pid = self._holder_or_none()
@@ -114,12 +125,15 @@ class Turnstile:
                 seen = None
             elif seen is None or seen[0] != pid or seen[1] < since:
                 seen = (pid, time.monotonic())
-            elif time.monotonic() - seen[1] >= self.stall_seconds:
+            elif time.monotonic() - seen[1] >= self._stall_seconds():
                 removed = self.remove_stalled(pid)
                 logger.warning("a stalled holder blocks the turnstile", extra={
                     "event": "turnstile.stalled", "pid": pid, "removed": removed
                 })  # fmt: skip
                 seen = None
+
+    def _stall_seconds(self) -> float:
+        return min([self.stall_seconds, *self._limits])
 
     def _holder_or_none(self) -> int | None:
         try:

@@ -20,6 +20,7 @@ from ..ledger.ledger import Ledger
 from .device_protocols import LEASE_LOST, DeviceTarget
 from .flights import FlightWatch
 from .lease_keeper import DeviceSet, LeaseKeeper
+from .lease_thread import LEASE_PARTS
 from .stopping import StopSwitch
 from .tenures import DeviceTenure
 
@@ -102,6 +103,7 @@ class DeviceLanes:
         self._lanes = list({id(lane): lane for lane in self._lane_of.values()}.values())
         self._keeper = make_keeper(self._on_lost)
         self._looker: asyncio.Task[None] | None = None
+        self._hurry = contextlib.ExitStack()
         self._giving_back: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -174,6 +176,9 @@ class DeviceLanes:
 
     def start(self) -> None:
         """Begin to look after lanes that nobody uses."""
+        # A part of a lease: a process that stands still inside a transaction must cost nobody a renewal.
+        shortest = min(lane.devices.lease_seconds for lane in self._lanes)
+        self._hurry.enter_context(self._ledger.stall_limit(shortest / LEASE_PARTS))
         self._looker = asyncio.get_running_loop().create_task(self._look_after_idle(), name="tallystick-lanes")
 
     async def close(self) -> None:
@@ -193,6 +198,7 @@ class DeviceLanes:
                 raise  # else the session ends with what closed the ledger, and the claims are given back all the same
         finally:
             self._keeper.close()
+            self._hurry.close()
 
     def _start(self, lane: _Lane, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, name="tallystick-lane")

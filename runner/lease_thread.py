@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Final
 
 import attrs
 
@@ -16,11 +17,12 @@ from ..ledger.host_claims import HostClaims
 from ..ledger.ledger import Ledger
 from .tenures import DeviceTenure
 
-__all__ = ["LeaseThread"]
+__all__ = ["LEASE_PARTS", "LeaseThread"]
 
 logger = logging.getLogger(__name__)
 
-_PARTS_OF_A_LEASE = 3
+LEASE_PARTS: Final = 3
+"""A lease is renewed after each such part of it, so that a renewal that comes late by one part loses nothing."""
 
 
 @attrs.define(eq=False)
@@ -56,7 +58,7 @@ class LeaseThread:
 
     def watch(self, tenure: DeviceTenure, *, lease_seconds: float) -> None:
         """Renew it from now on."""
-        every = lease_seconds / _PARTS_OF_A_LEASE
+        every = lease_seconds / LEASE_PARTS
         with self._change:
             self._watched[tenure.set_id] = _Watched(tenure, every, time.monotonic() + every)
             if self._thread is None:

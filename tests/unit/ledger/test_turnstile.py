@@ -146,6 +146,25 @@ def test_a_stopped_holder_that_is_no_worker_is_not_killed(tmp_path: Path) -> Non
         assert removed == [False]
 
 
+def test_who_is_in_a_hurry_waits_for_a_stopped_holder_no_longer_than_it_says(tmp_path: Path) -> None:
+    killed: list[int] = []
+    with Child("hold_turnstile", tmp_path) as child:
+
+        def kill(pid: int) -> bool:
+            killed.append(pid)
+            child.kill()
+            return True
+
+        turnstile = Turnstile(tmp_path, remove_stalled=kill, stall_seconds=10_000)
+        assert child.line() == "inside"
+        child.stop()
+        with turnstile.hurried(30_000), turnstile.hurried(0.1), turnstile:
+            pass
+        assert killed == [child.pid]
+        assert turnstile._stall_seconds() == 10_000
+    turnstile.close()
+
+
 @pytest.mark.parametrize("change", ["start_ticks", "boot_id", "host"])
 def test_a_stopped_holder_whose_pid_was_a_workers_is_not_killed(change: str, tmp_path: Path) -> None:
     """A worker's file that names the pid of another process, which even holds the file's lock."""
