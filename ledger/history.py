@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections import deque
+from collections import Counter, deque
 from typing import Any, Final
 
 import attrs
@@ -83,6 +83,7 @@ class Mark:
 class RunHistory:
     """How the run stood at event ``event_no``; see the module. Slots that no event speaks of are pending.
 
+    ``no_verdicts`` counts judgments without a verdict by evaluation.
     ``selected_at`` has the event by which each slot was selected, 0 where it is not. ``is_newest`` says that nothing
     has happened since.
     """
@@ -111,6 +112,7 @@ class RunHistory:
     judged_before: dict[tuple[int, ...], list[Any]] = attrs.field(factory=dict)
     evaluation_ids: dict[int, str] = attrs.field(factory=dict)
     ended_evaluations: set[int] = attrs.field(factory=set)
+    no_verdicts: Counter[int] = attrs.field(factory=Counter)
     sessions: list[SessionSpan] = attrs.field(factory=list)
     marks: deque[Mark] = attrs.field(factory=lambda: deque(maxlen=MARKS_MAX))
 

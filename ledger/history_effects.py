@@ -217,10 +217,10 @@ def _contaminated(history: RunHistory, mark: Mark) -> None:
 
 
 def _judged(history: RunHistory, mark: Mark) -> None:
-    if history.later_judgments:
-        for key, row in _judgments_of(mark.body):
-            if key in history.later_judgments:
-                history.judged_before[key] = row
+    for key, row in _judgments_of(mark.body):
+        history.no_verdicts[key[0]] += row[2] is not None
+        if key in history.later_judgments:
+            history.judged_before[key] = row
 
 
 def _judgments_of(body: dict[str, Any]) -> list[tuple[tuple[int, ...], list[Any]]]:

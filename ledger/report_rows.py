@@ -229,7 +229,7 @@ def _judgment(history: RunHistory, evaluation_no: int, row: Any) -> GivenJudgmen
     key = (evaluation_no, judge_no, slot_no, attempt_no, sample_no)
     if key in history.later_judgments:
         before = history.judged_before.get(key)
-        return None if before is None else GivenJudgment(judge_no, sample_no, *before, None, False)
+        return None if before is None else GivenJudgment(judge_no, sample_no, *before, explanation=None, reused=False)
     if state not in (JudgmentState.JUDGED, JudgmentState.NO_VERDICT):
         return None
     verdict = None if passed is None else bool(passed)

@@ -10,6 +10,7 @@ import pytest
 
 from tallystick.runner import statistics_samples
 from tallystick.runner.statistics_rates import (
+    Interval,
     benjamini_hochberg,
     design_effect,
     effective_size,
@@ -184,7 +185,7 @@ def test_the_interval_of_a_median_covers_it_about_as_often_as_it_says() -> None:
 def test_intervals_of_very_few_values_are_there(count: int) -> None:
     values = MICE[:count]
     assert median_interval(values).low <= median(values) <= median_interval(values).high
-    assert mean_interval([values]) == statistics_samples.Interval(fmean(values), fmean(values))
+    assert mean_interval([values]) == Interval(fmean(values), fmean(values))
 
 
 def test_the_sign_flip_test_gives_the_published_value() -> None:
