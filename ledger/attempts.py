@@ -22,6 +22,7 @@ from .moves import (
     move_attempt,
     record_event,
     recorded,
+    take_up_again,
 )
 from .records import Artifact, Begun, DispatchFacts, DispatchKey, Held, Hold, Intent, Waiting
 from .schema import calls, dispatches
@@ -47,6 +48,7 @@ __all__ = [
     "observe",
     "postpone",
     "record_event",
+    "record_unknown",
     "refuse",
     "reopen",
     "resendable",
@@ -144,14 +146,7 @@ def reopen(
     held: Held | None = None,
 ) -> Begun:
     """Go on with a slot's newest attempt by sending its call's stored bytes again (``if_unknown = "resend"``)."""
-    tx.move("slot", "in_flight",
-            "UPDATE slots SET state = 'in_flight' WHERE run_key = ? AND slot_no = ? AND state = 'pending'"
-            " AND attempts = ? AND next_step = 'resend'",
-            (key.run_key, key.slot_no, key.attempt_no))  # fmt: skip
-    tx.move("attempt", "running",
-            "UPDATE attempts SET state = 'running', worker_id = ?, ended_us = NULL, solitary = ?"
-            " WHERE run_key = ? AND slot_no = ? AND attempt_no = ? AND state = 'unknown'",
-            (tx.worker_id, int(solitary), key.run_key, key.slot_no, key.attempt_no))  # fmt: skip
+    take_up_again(tx, key, NextStep.RESEND, solitary=solitary)
     return dispatch_again(tx, key, holds, held=held)
 
 
@@ -223,12 +218,16 @@ def stay_unknown(
     move_attempt(tx, key, AttemptState.UNKNOWN, AttemptState.RUNNING, facts)
     state = SlotState.PENDING if waiting else SlotState.UNKNOWN
     end_slot(tx, key, state, waiting=waiting, reason=facts.reason, suspect=suspect)
-    # A later settlement overwrites these columns; a report of this moment needs them.
+    record_unknown(tx, key, facts, waiting)
+    return state
+
+
+def record_unknown(tx: Transaction, key: DispatchKey, facts: DispatchFacts, waiting: Waiting | None) -> None:
+    """The event of an unknown outcome; a later settlement overwrites the columns that a report of this moment needs."""
     record_event(tx, key, "attempt.unknown", facts, {
         "next": waiting.step if waiting else "decide", "message": facts.message, "bytes_sent": facts.bytes_sent,
         "duration_us": facts.duration_us, "status": facts.status,
     })  # fmt: skip
-    return state
 
 
 def fail(tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, waiting: Waiting | None) -> None:

@@ -7,22 +7,23 @@ dead left is one transaction: its cost grows with what was in flight, not with t
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
-from .attempts import lose, stay_unknown, unknown_sends
+from .attempt_calls import break_off
+from .attempts import record_unknown, stay_unknown
 from .crashpoints import crashpoint
 from .errors import CustodyElsewhere, RunBusy, RunNotFound, RunNotResumable
 from .ledger import Ledger
+from .moves import end_dispatch
+from .open_calls import AttemptCalls, calls_of, follow_up, next_of
 from .processes import ProcessIdentity, boot_id
-from .records import DispatchFacts, DispatchKey, Waiting
+from .records import DispatchFacts, DispatchKey
 from .schema import leases
 from .statements import hot_insert
-from .states import DispatchState, IfUnknown, NextStep
+from .states import DispatchState
 from .transaction import Transaction
 
-__all__ = ["Coordinator", "Recovered", "coordinator_of", "open_run", "release_run"]
+__all__ = ["Coordinator", "Recovered", "coordinator_of", "follow_up", "open_run", "release_run"]
 
 SOLITARY_DEATHS_MAX = 3
 
@@ -174,74 +175,41 @@ def _recover_slot(
     if blamed:
         deaths += 1
         tx.change("UPDATE slots SET solitary_deaths = ? WHERE run_key = ? AND slot_no = ?", (deaths, run_key, slot_no))
-    newest = tx.row(
-        "SELECT c.call_id, d.dispatch_no, d.state, c.if_unknown, c.key_until_us, "
-        " coalesce(c.payload, c.payload_artifact) IS NOT NULL FROM calls c"
-        " JOIN dispatches d ON d.call_id = c.call_id"
-        " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? AND c.owner = 'attempt'"
-        " ORDER BY c.position DESC, d.dispatch_no DESC LIMIT 1",
-        (run_key, slot_no, attempt_no),
-    )
-    if newest is None or newest[2] != DispatchState.INTENDED:
-        key = DispatchKey(run_key, slot_no, attempt_no, "" if newest is None else newest[0], 0)
-        if unknown_sends(tx, key)[1]:
-            return _back_to_unknown(tx, key, newest)
-        return _interrupt(tx, key, parked=blamed and deaths >= deaths_max)
-    call_id, dispatch_no, _, if_unknown, key_until, stored = newest
-    key = DispatchKey(run_key, slot_no, attempt_no, call_id, dispatch_no, ())
-    waiting = follow_up(IfUnknown(if_unknown), now_us=tx.now_us, key_until_us=key_until, stored=bool(stored))
-    facts = DispatchFacts(
-        DispatchState.UNKNOWN, "coordinator.died", "the process died before an outcome was committed",
-        settled_by="recovery",
-    )  # fmt: skip
-    lose(tx, key, facts, waiting=waiting, suspect=waiting is not None)
-    if waiting is None:
-        return "unknown"
-    if blamed and deaths >= deaths_max:
-        _park(tx, key, deaths)
+    calls = calls_of(tx, run_key, slot_no, attempt_no)
+    key = DispatchKey(run_key, slot_no, attempt_no, calls.newest_call, 0)
+    becomes = _leave_open(tx, key, calls) if calls.open else _interrupt(tx, key, calls)
+    if becomes != "unknown" and blamed and deaths >= deaths_max:
+        _park(tx, key, deaths if calls.open else 0)
         return "parked"
-    return "again"
+    return becomes
 
 
-def _back_to_unknown(tx: Transaction, key: DispatchKey, newest: tuple[Any, ...]) -> str:
-    """The last dispatch was a resend that was refused: what it was sent for is as unknown as before."""
-    _, _, _, if_unknown, key_until, stored = newest
-    waiting = follow_up(IfUnknown(if_unknown), now_us=tx.now_us, key_until_us=key_until, stored=bool(stored))
+def _leave_open(tx: Transaction, key: DispatchKey, calls: AttemptCalls) -> str:
+    """Some call of the attempt has no outcome: each of them is unknown, and together they say what may follow.
+
+    Where nothing was under way, the last send was a resend that was refused: its call is as unknown as before.
+    """
+    waiting = next_of(calls.open, now_us=tx.now_us)
+    under_way = [(call.call_id, number) for call in calls.open for number in call.intended]
+    before = "an outcome was committed" if under_way else "the next resend"
     facts = DispatchFacts(
-        DispatchState.UNKNOWN, "coordinator.died", "the process died before the next resend", settled_by="recovery"
+        DispatchState.UNKNOWN, "coordinator.died", f"the process died before {before}", settled_by="recovery"
     )
-    stay_unknown(tx, key, facts, waiting=waiting)
-    return "again" if waiting else "unknown"
+    for number, (call_id, dispatch_no) in enumerate(under_way, start=1):
+        key = attrs.evolve(key, call_id=call_id, dispatch_no=dispatch_no)
+        end_dispatch(tx, key, facts, DispatchState.INTENDED)
+        if number < len(under_way):
+            record_unknown(tx, key, facts, waiting)
+    stay_unknown(tx, key, facts, waiting=waiting, suspect=bool(under_way) and waiting is not None)
+    return "unknown" if waiting is None else "again"
 
 
-def follow_up(if_unknown: IfUnknown, *, now_us: int, key_until_us: int | None, stored: bool = True) -> Waiting | None:
-    """What may follow an unknown outcome by itself; None: nothing, an operator decides."""
-    match if_unknown:
-        case IfUnknown.KEEP:
-            return None
-        case IfUnknown.RESEND:
-            valid = stored and (key_until_us is None or now_us < key_until_us)
-            return Waiting(NextStep.RESEND) if valid else None
-        case IfUnknown.QUERY:
-            return Waiting(NextStep.QUERY)
-        case IfUnknown.REPEAT | IfUnknown.RESTART:
-            return Waiting(NextStep.NEW)
-    raise ValueError(if_unknown)
-
-
-def _interrupt(tx: Transaction, key: DispatchKey, *, parked: bool) -> str:
-    tx.move("attempt", "interrupted",
-            "UPDATE attempts SET state = 'interrupted', ended_us = ?, reason = 'coordinator.died'"
-            " WHERE run_key = ? AND slot_no = ? AND attempt_no = ? AND state = 'running'",
-            (tx.now_us, key.run_key, key.slot_no, key.attempt_no))  # fmt: skip
-    tx.move("slot", "pending",
-            "UPDATE slots SET state = 'pending', next_step = 'new' WHERE run_key = ? AND slot_no = ?"
-            " AND state = 'in_flight'",
-            (key.run_key, key.slot_no))  # fmt: skip
-    tx.event(key.run_key, "attempt.interrupted", {"slot": key.slot_no, "attempt": key.attempt_no})
-    if parked:
-        _park(tx, key, 0)
-        return "parked"
+def _interrupt(tx: Transaction, key: DispatchKey, calls: AttemptCalls) -> str:
+    """Nothing of the attempt is in question. Between two calls of it the runner's own code may have been at work (a
+    user's function, a session's beginning), so that the case is suspect; while it waited for its next send, not.
+    """
+    is_suspect = calls.newest_state != DispatchState.REFUSED
+    break_off(tx, key, reason="coordinator.died", suspect=is_suspect)
     return "interrupted"
 
 

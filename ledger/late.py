@@ -7,10 +7,12 @@ import attrs
 from . import budgets
 from .contamination import touched_late
 from .moves import add_observation, end_dispatch, move_attempt, record_event
+from .open_calls import calls_of
 from .records import Artifact, DispatchFacts, DispatchKey
 from .standing import where_it_stands
 from .states import AttemptState, DispatchState
 from .transaction import Transaction
+from .turns import AskedTurn, asked_turn
 
 __all__ = ["keep_late"]
 
@@ -34,20 +36,61 @@ def keep_late(
         return False
     held = DispatchKey(key.run_key, key.slot_no, key.attempt_no, key.call_id, key.dispatch_no,
                        budgets.holds_of(tx, key.call_id, key.dispatch_no))  # fmt: skip
+    asked = asked_turn(tx, held)
+    if asked is not None:
+        _keep_late_turn(tx, held, _with_raw(facts, answer), asked)
+    else:
+        _keep_late_answer(tx, held, facts, answer, answer_digest, evidence, flags)
+    record_event(tx, held, "dispatch.late", facts, {"answer": answer_digest, **where_it_stands(tx, held)})
+    touched_late(tx, key.call_id, answered_now=True)
+    return True
+
+
+def _keep_late_answer(
+    tx: Transaction,
+    held: DispatchKey,
+    facts: DispatchFacts,
+    answer: str | Artifact,
+    answer_digest: str,
+    evidence: str,
+    flags: str,
+) -> None:
     is_settled = _is_last_unknown(tx, held)
     end_dispatch(tx, held, facts if is_settled else _with_raw(facts, answer), DispatchState.UNKNOWN)
     budgets.settle(tx, held, facts)
     if is_settled:
-        move_attempt(tx, key, AttemptState.LATE, AttemptState.UNKNOWN, attrs.evolve(facts, reason="late"))
+        move_attempt(tx, held, AttemptState.LATE, AttemptState.UNKNOWN, attrs.evolve(facts, reason="late"))
         add_observation(
             tx, held, answer=answer, answer_digest=answer_digest, evidence=evidence, flags=flags, source="late"
         )
         _end_waiting(tx, held, "failed")
     else:
         _end_waiting(tx, held, "unknown")
-    record_event(tx, held, "dispatch.late", facts, {"answer": answer_digest, **where_it_stands(tx, held)})
-    touched_late(tx, key.call_id, answered_now=True)
-    return True
+
+
+def _keep_late_turn(tx: Transaction, held: DispatchKey, facts: DispatchFacts, asked: AskedTurn) -> None:
+    """The late answer of a turn stays with its own dispatch: it is no observation, and never another turn's answer.
+
+    What the conversation waits for is touched only where this was it.
+    """
+    end_dispatch(tx, held, facts, DispatchState.UNKNOWN)
+    budgets.settle(tx, held, facts)
+    calls = calls_of(tx, held.run_key, held.slot_no, held.attempt_no)
+    if asked.is_current:
+        if not calls.open:
+            _end_unknown(tx, held, AttemptState.LATE)
+        _end_waiting(tx, held, "unknown" if calls.open else "failed")
+    elif not calls.has_unknown:
+        _end_unknown(tx, held, AttemptState.INTERRUPTED)
+
+
+def _end_unknown(tx: Transaction, key: DispatchKey, state: AttemptState) -> None:
+    """Nothing keeps the attempt unknown any more; one that runs is left to its runner."""
+    tx.change(
+        "UPDATE attempts SET state = ?, ended_us = ?, reason = 'late'"
+        " WHERE run_key = ? AND slot_no = ? AND attempt_no = ? AND state = 'unknown'",
+        (state, tx.now_us, key.run_key, key.slot_no, key.attempt_no),
+    )
 
 
 def _is_last_unknown(tx: Transaction, key: DispatchKey) -> bool:

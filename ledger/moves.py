@@ -24,6 +24,7 @@ __all__ = [
     "move_attempt",
     "record_event",
     "recorded",
+    "take_up_again",
 ]
 
 _SLOT = (slots.c.run_key == bindparam("run")) & (slots.c.slot_no == bindparam("slot"))
@@ -115,6 +116,18 @@ def claim(tx: Transaction, run_key: int, slot_no: int) -> int:
         )  # fmt: skip
     attempt_no: int = claimed[0][0]
     return attempt_no
+
+
+def take_up_again(tx: Transaction, key: DispatchKey, step: NextStep, *, solitary: bool) -> None:
+    """Let a slot's newest attempt run again, whose call waits to be resent or asked for; raises TransitionRefused."""
+    tx.move("slot", "in_flight",
+            "UPDATE slots SET state = 'in_flight' WHERE run_key = ? AND slot_no = ? AND state = 'pending'"
+            " AND attempts = ? AND next_step = ?",
+            (key.run_key, key.slot_no, key.attempt_no, step))  # fmt: skip
+    tx.move("attempt", "running",
+            "UPDATE attempts SET state = 'running', worker_id = ?, ended_us = NULL, solitary = ?"
+            " WHERE run_key = ? AND slot_no = ? AND attempt_no = ? AND state = 'unknown'",
+            (tx.worker_id, int(solitary), key.run_key, key.slot_no, key.attempt_no))  # fmt: skip
 
 
 def add_attempt(

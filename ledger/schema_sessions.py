@@ -24,14 +24,12 @@ sessions = Table(
     text("lease_id", ForeignKey("leases.lease_id"), null=True),
     text("checkpoint_artifact", ForeignKey("artifacts.digest"), null=True),
     integer("began_us"),
-    integer("ended_us", null=True),
-    text("reason", null=True),
     PrimaryKeyConstraint(*_SESSION_KEY),
     UniqueConstraint("session_id"),
     ForeignKeyConstraint(_ATTEMPT_KEY, ["attempts.run_key", "attempts.slot_no", "attempts.attempt_no"]),
 )
 """One session on a target. ``turn`` is the one that was last intended, with its ``message``: it is committed when
-``turns`` has it. ``checkpoint_artifact`` is what the session was restored from.
+``turns`` has it. ``checkpoint_artifact`` is what the session was restored from. It ends with its attempt.
 """
 
 turns = Table(

@@ -14,15 +14,17 @@ from . import budgets
 from .artifacts import record
 from .contamination import touched_late
 from .errors import TransitionRefused
-from .moves import add_observation
+from .moves import add_observation, take_up_again
+from .open_calls import calls_of
 from .records import Artifact, DispatchFacts, DispatchKey
 from .schema import settlements
 from .standing import where_it_stands
 from .statements import hot_insert
 from .states import AttemptState, DispatchState, NextStep, SlotState
 from .transaction import Transaction
+from .turns import AskedTurn, TurnAnswer, add_turn, asked_turn
 
-__all__ = ["Decision", "Settlement", "settle_unknown"]
+__all__ = ["Decision", "Settlement", "settle_and_go_on", "settle_unknown"]
 
 _ADD_SETTLEMENT = hot_insert(
     settlements, "call_id", "dispatch_no", "run_key", "decision", "made_by", "reason", "made_us"
@@ -40,7 +42,10 @@ class Decision(StrEnum):
 
 @attrs.frozen
 class Settlement:
-    """A decision on one dispatch; ``facts`` hold its usage, ``answer`` (of LANDED) is what `attempts.observe` takes."""
+    """A decision on one dispatch; ``facts`` hold its usage, ``answer`` (of LANDED) is what `attempts.observe` takes.
+
+    ``checkpoint`` belongs to the answer of a conversation's turn.
+    """
 
     call_id: str
     dispatch_no: int
@@ -52,13 +57,44 @@ class Settlement:
     answer_digest: str = ""
     evidence: str = "{}"
     flags: str = "[]"
+    checkpoint: Artifact | None = None
 
 
 def settle_unknown(tx: Transaction, settlement: Settlement) -> SlotState:
     """Apply the decision and return what became of the slot.
 
-    Raises TransitionRefused when the dispatch is not unknown any more; nothing is changed then.
+    The answer of a conversation's turn commits the turn, and the slot waits to go on from there. Raises
+    TransitionRefused when the dispatch is not unknown any more; nothing is changed then.
     """
+    key = _taken(tx, settlement)
+    state = _settle_attempt(tx, key, settlement)
+    _reopen_run(tx, key.run_key, state)
+    _tell(tx, key, settlement)
+    return state
+
+
+def settle_and_go_on(tx: Transaction, settlement: Settlement, *, solitary: bool = False) -> None:
+    """Apply what a query proved of a conversation's turn, LANDED or NOT_LANDED, and let the same attempt run again.
+
+    For a slot that waits to ask for that very call. Raises TransitionRefused when it does not, or when the dispatch is
+    not unknown any more; nothing is changed then.
+    """
+    key = _taken(tx, settlement)
+    asked = asked_turn(tx, key)
+    if asked is None or not asked.is_current:
+        raise TransitionRefused(
+            f"call {key.call_id} is not what its conversation waits for", "look at it with `tallystick show`",
+            "attempt", "running",
+        )  # fmt: skip
+    take_up_again(tx, key, NextStep.QUERY, solitary=solitary)
+    landed = settlement.decision is Decision.LANDED
+    if landed:
+        add_turn(tx, key, _answer_of(settlement, asked))
+    _end_dispatch(tx, key, settlement, DispatchState.ANSWERED if landed else DispatchState.REFUSED)
+    _tell(tx, key, settlement)
+
+
+def _taken(tx: Transaction, settlement: Settlement) -> DispatchKey:
     row = tx.row(
         "SELECT c.run_key, c.slot_no, c.attempt_no, d.state FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
         " WHERE c.call_id = ? AND d.dispatch_no = ?",
@@ -77,16 +113,17 @@ def settle_unknown(tx: Transaction, settlement: Settlement) -> SlotState:
         (key.call_id, key.dispatch_no, run_key, settlement.decision, settlement.made_by, settlement.reason, tx.now_us),
     )
     _settle_money(tx, key, settlement)
-    state = _settle_attempt(tx, key, settlement)
-    _reopen_run(tx, run_key, state)
-    tx.event(run_key, "dispatch.settled", {
-        "slot": slot_no, "attempt": attempt_no, "call": key.call_id, "dispatch": key.dispatch_no,
+    return key
+
+
+def _tell(tx: Transaction, key: DispatchKey, settlement: Settlement) -> None:
+    tx.event(key.run_key, "dispatch.settled", {
+        "slot": key.slot_no, "attempt": key.attempt_no, "call": key.call_id, "dispatch": key.dispatch_no,
         "decision": settlement.decision, "by": settlement.made_by, "reason": settlement.reason,
         **where_it_stands(tx, key),
     })  # fmt: skip
     if settlement.decision in (Decision.LANDED, Decision.FAILED):
         touched_late(tx, key.call_id, answered_now=False)
-    return state
 
 
 def _settle_money(tx: Transaction, key: DispatchKey, settlement: Settlement) -> None:
@@ -126,12 +163,11 @@ def _settle_attempt(tx: Transaction, key: DispatchKey, settlement: Settlement) -
 def _not_landed(
     tx: Transaction, key: DispatchKey, settlement: Settlement, state: SlotState, *, is_open: bool
 ) -> SlotState:
-    """Only where no dispatch of the attempt was done, or may have been, its case is asked anew."""
+    """Only where no dispatch of the call was done, or may have been, it is asked anew."""
     sibling = tx.row(
-        "SELECT d.state, d.reason FROM dispatches d JOIN calls c ON c.call_id = d.call_id WHERE c.run_key = ?"
-        " AND c.slot_no = ? AND c.attempt_no = ? AND d.state IN ('failed', 'abandoned', 'late')"
-        " ORDER BY c.position DESC, d.dispatch_no DESC LIMIT 1",
-        (key.run_key, key.slot_no, key.attempt_no),
+        "SELECT state, reason FROM dispatches WHERE call_id = ? AND state IN ('failed', 'abandoned', 'late')"
+        " ORDER BY dispatch_no DESC LIMIT 1",
+        (key.call_id,),
     )
     if sibling is not None:
         _end(tx, key, settlement, DispatchState.REFUSED, AttemptState(sibling[0]))
@@ -148,15 +184,17 @@ def _is_given_up(tx: Transaction, run_key: int) -> bool:
 def _landed(tx: Transaction, key: DispatchKey, settlement: Settlement, state: SlotState, *, is_open: bool) -> SlotState:
     if settlement.answer is None:
         raise ValueError("a landed dispatch needs its answer")
+    asked = asked_turn(tx, key)
+    if asked is not None:
+        return _turn_landed(tx, key, settlement, asked, state, is_open=is_open)
     dispatch_state = DispatchState.ANSWERED if is_open else DispatchState.LATE
     attempt_state = AttemptState.OBSERVED if is_open else AttemptState.LATE
     if not _end(tx, key, settlement, dispatch_state, attempt_state):
         _keep_answer(tx, key, settlement.answer)
         return state
-    source = settlement.made_by if settlement.made_by == "query" else "operator"
     add_observation(
         tx, key, answer=settlement.answer, answer_digest=settlement.answer_digest, evidence=settlement.evidence,
-        flags=settlement.flags, source=source if is_open else "late",
+        flags=settlement.flags, source=_source(settlement) if is_open else "late",
     )  # fmt: skip
     if not is_open:
         return state
@@ -166,6 +204,33 @@ def _landed(tx: Transaction, key: DispatchKey, settlement: Settlement, state: Sl
             " WHERE run_key = ? AND slot_no = ? AND attempts = ? AND state IN ('unknown', 'pending')",
             (key.attempt_no, key.run_key, key.slot_no, key.attempt_no))  # fmt: skip
     return SlotState.SELECTED
+
+
+def _turn_landed(
+    tx: Transaction, key: DispatchKey, settlement: Settlement, asked: AskedTurn, state: SlotState, *, is_open: bool
+) -> SlotState:
+    """The answer of a turn: the conversation goes on from it where it waits for that; else it is evidence."""
+    assert settlement.answer is not None
+    if not (is_open and asked.is_current):
+        _end(tx, key, settlement, DispatchState.LATE, AttemptState.INTERRUPTED if is_open else AttemptState.LATE)
+        _keep_answer(tx, key, settlement.answer)
+        return state
+    add_turn(tx, key, _answer_of(settlement, asked))
+    _end(tx, key, settlement, DispatchState.ANSWERED, AttemptState.INTERRUPTED)
+    wanted = SlotState.CANCELLED if _is_given_up(tx, key.run_key) else SlotState.PENDING
+    return _slot(tx, key, state, is_open=True, wanted=wanted, reason="landed")
+
+
+def _answer_of(settlement: Settlement, asked: AskedTurn) -> TurnAnswer:
+    assert settlement.answer is not None
+    return TurnAnswer(
+        asked.turn, asked.message, settlement.answer, settlement.answer_digest, settlement.evidence, settlement.flags,
+        _source(settlement), settlement.checkpoint, asked.is_replay,
+    )  # fmt: skip
+
+
+def _source(settlement: Settlement) -> str:
+    return settlement.made_by if settlement.made_by == "query" else "operator"
 
 
 def _keep_answer(tx: Transaction, key: DispatchKey, answer: str | Artifact) -> None:
@@ -181,6 +246,23 @@ def _keep_answer(tx: Transaction, key: DispatchKey, answer: str | Artifact) -> N
 def _end(
     tx: Transaction, key: DispatchKey, settlement: Settlement, dispatch: DispatchState, attempt: AttemptState
 ) -> bool:
+    """End the dispatch, and the attempt with it unless something else of it is unknown; says whether it ended."""
+    _end_dispatch(tx, key, settlement, dispatch)
+    calls = calls_of(tx, key.run_key, key.slot_no, key.attempt_no)
+    # A call that was sent twice and answered once is in question no more, but the attempt has not ended in knowledge.
+    is_whole = not calls.has_unknown or attempt not in (AttemptState.NOT_LANDED, AttemptState.INTERRUPTED)
+    if attempt is not AttemptState.OBSERVED and (calls.open or not is_whole):
+        return False
+    return bool(
+        tx.change(
+            "UPDATE attempts SET state = ?, ended_us = ?, reason = ?"
+            " WHERE run_key = ? AND slot_no = ? AND attempt_no = ? AND state = 'unknown'",
+            (attempt, tx.now_us, settlement.decision, key.run_key, key.slot_no, key.attempt_no),
+        )
+    )
+
+
+def _end_dispatch(tx: Transaction, key: DispatchKey, settlement: Settlement, dispatch: DispatchState) -> None:
     facts = settlement.facts
     tx.move(
         "dispatch", dispatch,
@@ -192,28 +274,12 @@ def _end(
          facts.tokens_in, facts.tokens_out, facts.cost_nanousd, facts.usage, facts.raw,
          facts.raw_artifact and record(tx, facts.raw_artifact), key.call_id, key.dispatch_no),
     )  # fmt: skip
-    others = tx.row(
-        "SELECT count(*) FROM dispatches d JOIN calls c ON c.call_id = d.call_id WHERE c.run_key = ? AND c.slot_no = ?"
-        " AND c.attempt_no = ? AND d.state IN ('unknown', 'intended')",
-        (key.run_key, key.slot_no, key.attempt_no),
-    )[0]
-    if others and attempt is not AttemptState.OBSERVED:
-        return False  # another dispatch of the same attempt is still unknown, and so is the attempt
-    return bool(
-        tx.change(
-            "UPDATE attempts SET state = ?, ended_us = ?, reason = ?"
-            " WHERE run_key = ? AND slot_no = ? AND attempt_no = ? AND state = 'unknown'",
-            (attempt, tx.now_us, settlement.decision, key.run_key, key.slot_no, key.attempt_no),
-        )
-    )
 
 
 def _slot(
     tx: Transaction, key: DispatchKey, state: SlotState, *, is_open: bool, wanted: SlotState, reason: str
 ) -> SlotState:
-    attempt = tx.row("SELECT state FROM attempts WHERE run_key = ? AND slot_no = ? AND attempt_no = ?",
-                     (key.run_key, key.slot_no, key.attempt_no))[0]  # fmt: skip
-    if not is_open or attempt == AttemptState.UNKNOWN:
+    if not is_open or calls_of(tx, key.run_key, key.slot_no, key.attempt_no).open:
         return state
     tx.move("slot", wanted,
             "UPDATE slots SET state = ?, reason = ?, next_step = ?, not_before_us = 0"

@@ -129,12 +129,12 @@ class CallToRepeat:
 
 
 def call_to_repeat(reader: Reader, run_key: int, slot_no: int, attempt_no: int) -> CallToRepeat | None:
-    """The newest call of that attempt with its stored bytes."""
+    """The first call of that attempt that has no outcome, with its stored bytes."""
     row = reader.row(
         "SELECT c.call_id, c.attempt_no, max(d.dispatch_no), count(*), coalesce(c.payload, c.payload_artifact), c.head,"
         " c.payload_digest, c.key_until_us FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
-        " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? AND c.owner = 'attempt'"
-        " GROUP BY c.call_id ORDER BY c.position DESC LIMIT 1",
+        " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? AND c.owner = 'attempt' GROUP BY c.call_id"
+        " HAVING sum(d.state = 'unknown') > 0 AND sum(d.state = 'answered') = 0 ORDER BY c.position LIMIT 1",
         (run_key, slot_no, attempt_no),
     )
     return None if row is None else CallToRepeat(*_more(row[:4], bytes_of(reader, row[4]), *row[5:]))

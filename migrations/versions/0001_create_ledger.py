@@ -518,8 +518,6 @@ TABLES = [
         lease_id TEXT,
         checkpoint_artifact TEXT,
         began_us INTEGER NOT NULL,
-        ended_us INTEGER,
-        reason TEXT,
         PRIMARY KEY (run_key, slot_no, attempt_no, session_no),
         UNIQUE (session_id),
         FOREIGN KEY(run_key, slot_no, attempt_no) REFERENCES attempts (run_key, slot_no, attempt_no),
