@@ -13,6 +13,7 @@ import attrs
 
 from .artifacts import file_of, files_in
 from .canonical import digest_of_bytes
+from .check_leases import LEASE_RULES
 from .check_rules import RULES, Severity
 from .errors import LedgerDamaged
 from .history_check import differences
@@ -104,7 +105,7 @@ def _missing_rules(reader: Reader) -> Iterator[str]:
 
 
 def _rules(reader: Reader) -> Iterator[Finding]:
-    for rule in RULES:
+    for rule in (*RULES, *LEASE_RULES):
         places = (str(row[0]) for row in reader.each(rule.sql))
         yield from _one(rule.code, rule.what, places, rule.remedy, rule.severity)
 

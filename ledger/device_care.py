@@ -11,7 +11,6 @@ import attrs
 
 from .canonical import JsonValue
 from .errors import DeviceNotFound, UsageError
-from .fences import high_water
 from .lease_takeover import end_in_flight
 from .schema import leases
 from .statements import hot_insert
@@ -65,8 +64,7 @@ def quarantine(tx: Transaction, resource: str, *, reason: str, made_by: str) -> 
         return True
     tx.execute(
         _ADD_QUARANTINE,
-        (tx.ids.next(), resource, "quarantined", tx.worker_id, high_water(tx, resource), tx.now_us, tx.now_us,
-         tx.now_us, why),
+        (tx.ids.next(), resource, "quarantined", tx.worker_id, 0, tx.now_us, tx.now_us, tx.now_us, why),
     )  # fmt: skip
     return True
 
