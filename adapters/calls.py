@@ -105,14 +105,14 @@ class ThreadCalls:
                 over.set_result(outcome)
                 return
             self._overdue -= 1
-            _report(outcome, late)
+            late(outcome)  # an error too, so that nobody waits for an answer
 
         def job() -> None:
             outcome = context.run(work)
             try:
                 loop.call_soon_threadsafe(arrive, outcome)
             except RuntimeError:
-                _report(outcome, late)  # the loop has ended
+                late(outcome)  # the loop has ended
 
         self._threads.submit(job)
         timer = loop.call_later(deadline_seconds, _end, over)

@@ -119,6 +119,8 @@ class PythonTarget:
         self._head: Mapping[str, JsonValue] = {"function": self.name}
         self._is_async = is_async(function)
         self._calls: Calls = TaskCalls() if self._is_async else ThreadCalls()
+        # A blocking function cannot be stopped: past its deadline it goes on, and what it returns then is evidence.
+        self.may_answer_late = not self._is_async
         self._work = self._call_async if self._is_async else self._call_blocking
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:

@@ -8,12 +8,14 @@ import logging
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tallystick as ts
+from tallystick.ledger.states import SlotState
 
 
 @ts.target(if_unknown="repeat", version="1")
@@ -127,3 +129,42 @@ def test_a_ledger_that_is_not_there_is_not_made_by_looking(path: Path) -> None:
     with pytest.raises(ts.RefusedError, match="no ledger"), ts.open(path):
         pass
     assert not path.exists()
+
+
+def test_the_end_of_a_session_waits_for_a_blocking_function_that_passed_its_deadline(path: Path) -> None:
+    over = threading.Event()
+
+    @ts.target(if_unknown="keep", version="1")
+    def slow(case: ts.Case) -> Any:
+        assert over.wait(30)
+        return "late"
+
+    rows = [{"id": "a", "input": "x"}]
+    work = ts.WorkOrder("late", cases=rows, target=slow, deadline_seconds=0.2, grace_seconds=20)
+    release = threading.Timer(0.6, over.set)
+    release.start()
+    outcome = ts.run(work, ledger=path)
+    release.join()
+    with ts.open(path) as ledger:
+        (page,) = ledger.case(outcome.run_id, "a")
+    assert outcome.counts[SlotState.SELECTED] == 1  # nothing had followed the unknown, so its answer is the newest
+    assert [attempt.answer for attempt in page.attempts] == ['"late"']
+
+
+def test_the_end_of_a_session_waits_no_longer_for_a_late_function_that_raised(path: Path) -> None:
+    over = threading.Event()
+
+    @ts.target(if_unknown="keep", version="1")
+    def slow(case: ts.Case) -> Any:
+        assert over.wait(30)
+        raise ValueError("late and wrong")
+
+    work = ts.WorkOrder(
+        "late", cases=[{"id": "a", "input": "x"}], target=slow,
+        deadline_seconds=0.2, grace_seconds=3600,
+    )  # fmt: skip
+    release = threading.Timer(0.6, over.set)
+    release.start()
+    outcome = ts.run(work, ledger=path)  # for an hour, did nobody say that nothing will come
+    release.join()
+    assert (outcome.planned, outcome.next) == (1, ts.NextMove.DECIDE)
