@@ -210,6 +210,13 @@ attempts = Table(
     ForeignKeyConstraint(_SLOT_KEY, ["slots.run_key", "slots.slot_no"]),
     sqlite_with_rowid=False,
 )
+Index(
+    "attempts_contaminated",
+    attempts.c.run_key,
+    attempts.c.slot_no,
+    attempts.c.attempt_no,
+    sqlite_where=sql_text("contaminated = 1"),
+)
 
 artifacts = Table(
     "artifacts",

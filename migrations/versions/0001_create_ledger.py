@@ -463,6 +463,9 @@ TABLES = [
      WITHOUT ROWID
     """,
     """
+    CREATE INDEX attempts_contaminated ON attempts (run_key, slot_no, attempt_no) WHERE contaminated = 1
+    """,
+    """
     CREATE TABLE calls (
         call_id TEXT NOT NULL,
         run_key INTEGER,
