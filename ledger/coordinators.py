@@ -23,7 +23,7 @@ from .statements import hot_insert
 from .states import DispatchState
 from .transaction import Transaction
 
-__all__ = ["Coordinator", "Recovered", "coordinator_of", "follow_up", "open_run", "release_run"]
+__all__ = ["Coordinator", "Recovered", "coordinator_of", "follow_up", "open_run", "refuse_busy", "release_run"]
 
 SOLITARY_DEATHS_MAX = 3
 
@@ -86,13 +86,22 @@ def open_run(ledger: Ledger, run_id: str, *, solitary_deaths_max: int = SOLITARY
     Raises RunBusy while a live process (or one that cannot be proven dead from here) holds it, RunNotResumable and
     CustodyElsewhere when the run may not go on in this ledger.
     """
-    holder = coordinator_of(ledger, run_id)
-    if holder is not None and not holder.dead:
-        raise _busy(run_id, holder)
+    holder = refuse_busy(ledger, run_id)
     coordinator = ledger.write(lambda tx: _take(tx, run_id, holder, solitary_deaths_max))
     crashpoint("recovery.done")
     crashpoint("run.opened")
     return coordinator
+
+
+def refuse_busy(ledger: Ledger, run_id: str) -> Holder | None:
+    """Raise RunBusy while a process that is not proven dead holds the run; return the dead holder, if there is one.
+
+    Asked before a run's settings change, too, so that whoever is told that it is busy has changed nothing.
+    """
+    holder = coordinator_of(ledger, run_id)
+    if holder is not None and not holder.dead:
+        raise _busy(run_id, holder)
+    return holder
 
 
 def release_run(tx: Transaction, coordinator: Coordinator, *, reason: str, active_us: int) -> None:

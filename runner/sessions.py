@@ -12,7 +12,7 @@ import attrs
 
 from ..ledger import budgets, run_ends
 from ..ledger.canonical import parse_json
-from ..ledger.coordinators import Coordinator, open_run, release_run
+from ..ledger.coordinators import Coordinator, open_run, refuse_busy, release_run
 from ..ledger.crashpoints import crashpoint
 from ..ledger.errors import RunNotResumable, UsageError
 from ..ledger.ledger import Ledger
@@ -178,6 +178,7 @@ def _take_over_limits(ledger: Ledger, run: RunRow, description: Description) -> 
     settings = settings_of(description.order)
     if settings == run.settings:
         return
+    refuse_busy(ledger, run.run_id)
     then, now = parse_json(run.settings), parse_json(settings)
     assert isinstance(then, dict)
     assert isinstance(now, dict)

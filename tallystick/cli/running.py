@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .._wiring import ADAPTERS
-from ..ledger.coordinators import Coordinator
+from ..ledger.coordinators import Coordinator, refuse_busy
 from ..ledger.errors import LedgerMissing, RunNotFound
 from ..ledger.ledger import Ledger
 from ..ledger.run_reads import RunRow, find_run, newest_of_name, newest_unfinished, run_by_digest, unfinished_of_name
@@ -75,6 +75,8 @@ def resume_run(
         found = named_or_newest(ledger, run, retry=retry is not None)
         with settings.aside():
             session = reopened(ledger, found.run_id, ADAPTERS)
+        if changes:
+            refuse_busy(ledger, found.run_id)
         waiting = apply_changes(ledger, found, changes)
         if changes.state is not None and not waiting:
             why = "" if changes.retry_reason is None else f" for the reason {changes.retry_reason}"

@@ -82,6 +82,23 @@ def test_c10_a_run_that_is_alive_is_not_adopted(site: Site) -> None:
     check_invariants(site.ledger, site.requests())
 
 
+def test_c10_whoever_is_told_that_a_run_is_busy_has_changed_nothing(site: Site) -> None:
+    cases = [case("a", wait="gate"), case("b")]
+    site.order(http_order(site.service, cases, budgets={"dispatches": 5}))
+    owner = site.run()
+    site.wait_for("gate")
+    amending = site.resume("acceptance", "--amend", "dispatches=9", "--reason", "more")
+    site.order(http_order(site.service, cases, budgets={"dispatches": 8}))
+    changed = site.run()
+    assert (amending.ended(), changed.ended()) == (4, 4)
+    assert "run.busy" in amending.err
+    assert "run.busy" in changed.err
+    assert rows(site.ledger, "SELECT limit_amount FROM budgets") == [(5,)]
+    site.service.go("gate")
+    assert owner.ended() == 0
+    check_invariants(site.ledger, site.requests())
+
+
 def test_c10_what_stands_right_after_its_recovery_is_not_recovered_from(site: Site) -> None:
     site.order(http_order(site.service, [case("a"), case("b", sequence=[{"wait": "gate"}, {}])], if_unknown="repeat"))
     dead = site.run()
