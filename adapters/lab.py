@@ -62,9 +62,9 @@ class NotInStep(Exception):
         self.quarantine = one_line(message) if quarantine else None
 
     def outcome(self) -> Outcome:
-        """Refused: the request that it was met for was not sent."""
+        """Of the request that it was met for, which was not sent."""
         told = one_line(str(self))
-        return Outcome(DispatchState.REFUSED, self.reason, told, bytes_sent=0, wire_sends=0, quarantine=self.quarantine)
+        return Outcome(self.state, self.reason, told, bytes_sent=0, wire_sends=0, quarantine=self.quarantine)
 
 
 class LabTarget:
@@ -76,7 +76,6 @@ class LabTarget:
     not_identity: ClassVar[frozenset[str]] = _NOT_IDENTITY
     is_wire_visible = True
     key_valid_seconds: float | None = None
-
     table_type: ClassVar[type[LabTable]] = LabTable
 
     @classmethod
