@@ -229,7 +229,10 @@ def _judgment(history: RunHistory, evaluation_no: int, row: Any) -> GivenJudgmen
     key = (evaluation_no, judge_no, slot_no, attempt_no, sample_no)
     if key in history.later_judgments:
         before = history.judged_before.get(key)
-        return None if before is None else GivenJudgment(judge_no, sample_no, *before, explanation=None, reused=False)
+        if before is None:
+            return None
+        passed_then, score_then, reason_then = before
+        return GivenJudgment(judge_no, sample_no, passed_then, score_then, reason_then, None, False)
     if state not in (JudgmentState.JUDGED, JudgmentState.NO_VERDICT):
         return None
     verdict = None if passed is None else bool(passed)

@@ -6,6 +6,7 @@ are written as in a work order: whole numbers, dollars as decimal text, seconds 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,18 +14,18 @@ from pydantic import BaseModel, ConfigDict, Field
 __all__ = [
     "BudgetLine",
     "Executing",
+    "Part",
     "Population",
+    "ReasonLine",
     "Recovery",
     "RunEnd",
     "RunLine",
     "RunList",
-    "RunReport",
     "RunStanding",
     "RunStatus",
     "ScoreLine",
     "SessionPart",
     "TotalsPart",
-    "TroubleLine",
     "UnknownPart",
     "VariantLine",
 ]
@@ -145,7 +146,7 @@ class RunStanding(Part):
     budgets: list[BudgetLine]
     totals: TotalsPart | None
     variants: list[VariantLine]
-    scores: list[ScoreLine] | None
+    scores: Sequence[ScoreLine] | None
 
 
 class Executing(Part):
@@ -188,26 +189,6 @@ class RunEnd(RunStanding):
 
     format: Literal["tallystick.run/1"] = "tallystick.run/1"
     session: SessionPart
-
-
-class TroubleLine(Part):
-    """A planned observation that there is none of."""
-
-    case: str
-    variant: str
-    repetition: int
-    state: str
-    reason: str
-    attempts: int
-    message: str
-
-
-class RunReport(RunStanding):
-    """What ``report`` says; ``trouble`` is cut at a bound, and ``trouble_omitted`` counts the rest."""
-
-    format: Literal["tallystick.report/1"] = "tallystick.report/1"
-    trouble: list[TroubleLine]
-    trouble_omitted: int
 
 
 class RunLine(Part):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from ..ledger import report_reads, run_reads
@@ -14,6 +13,7 @@ from ..ledger.slot_reads import next_not_before, scores_of
 from ..ledger.states import DispatchState, SlotState
 from .amounts import usd_text
 from .budget_spec import UNITS, BudgetUnit
+from .instants import instant
 from .protocols import GIVEN
 from .report_models import (
     Amount,
@@ -25,12 +25,10 @@ from .report_models import (
     RunEnd,
     RunLine,
     RunList,
-    RunReport,
     RunStatus,
     ScoreLine,
     SessionPart,
     TotalsPart,
-    TroubleLine,
     UnknownPart,
     VariantLine,
 )
@@ -38,20 +36,19 @@ from .results import NextMove, RunOutcome, exit_status_of, next_move
 
 __all__ = [
     "STATUS_COUNTED_MAX",
-    "TROUBLE_MAX",
+    "budget_line",
     "executing_now",
     "instant",
+    "is_from_python",
     "list_of_runs",
     "next_command",
     "population_of",
-    "report_of",
     "run_end",
     "shown_amount",
     "status_of",
     "unit_key",
 ]
 
-TROUBLE_MAX: Final = 10_000
 STATUS_COUNTED_MAX: Final = 100_000
 """Up to how many planned observations ``status`` counts calls and verdicts; ``report`` always does."""
 
@@ -77,24 +74,6 @@ def run_end(ledger: Ledger, outcome: RunOutcome, *, ledger_option: str = "") -> 
         reused=outcome.reused, dispatches=outcome.dispatches, stopped=outcome.stopped, recovery=recovery
     )
     return RunEnd(**{**parts, "exit_status": int(outcome.exit_status)}, session=session)
-
-
-def report_of(ledger: Ledger, run_id: str, *, ledger_option: str = "", trouble_max: int = TROUBLE_MAX) -> RunReport:
-    """The report: the same bytes as long as the run has not changed."""
-    with ledger.reading() as reader:
-        run = run_reads.find_run(reader, run_id)
-        parts = _standing(reader, run, ledger, ledger_option, with_waste=True)
-        found = report_reads.troubled_slots(reader, run.run_key, limit=trouble_max)
-    people: Population = parts["population"]
-    trouble = [
-        TroubleLine(
-            case=one.case_id, variant=one.variant, repetition=one.repetition, state=one.state, reason=one.reason,
-            attempts=one.attempts, message=one.message,
-        )
-        for one in found
-    ]  # fmt: skip
-    omitted = people.failed + people.unknown + people.unavailable + people.parked - len(trouble)
-    return RunReport(**parts, trouble=trouble, trouble_omitted=omitted)
 
 
 def list_of_runs(ledger: Ledger, *, limit: int) -> RunList:
@@ -128,7 +107,7 @@ def next_command(
     return f"tallystick {command}{ledger_option}" if command else ""
 
 
-def _is_from_python(run: RunRow) -> bool:
+def is_from_python(run: RunRow) -> bool:
     document: Any = parse_json(run.work_order)
     sides = [side["target"] for side in document["variants"].values()]
     return any(one["kind"] == GIVEN for one in (*sides, *document["judges"]))
@@ -160,11 +139,6 @@ def population_of(counts: dict[SlotState, int]) -> Population:
     return Population(planned=sum(counts.values()), **{state.value: counts[state] for state in SlotState})
 
 
-def instant(us: int) -> str:
-    """Microseconds since the epoch as UTC in ISO 8601, to the millisecond."""
-    return datetime.fromtimestamp(us / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def unit_key(unit: str) -> str:
     """The unit as a work order writes it."""
     return UNITS[BudgetUnit(unit)].key
@@ -183,7 +157,6 @@ def _standing(
     ledger: Ledger,
     ledger_option: str,
     *,
-    with_waste: bool = False,
     is_counted: bool = True,
 ) -> dict[str, Any]:
     counts = run_reads.slot_counts(reader, run.run_key)
@@ -198,7 +171,7 @@ def _standing(
         "custody": run.custody,
         "next": move.value,
         "command": next_command(
-            move, run.run_id, people, ledger_option=ledger_option, is_from_python=_is_from_python(run)
+            move, run.run_id, people, ledger_option=ledger_option, is_from_python=is_from_python(run)
         ),
         "exit_status": int(exit_status_of(move)),
         "created_at": instant(run.created_us),
@@ -212,7 +185,7 @@ def _standing(
             for state, reason, count in run_reads.slot_reasons(reader, run.run_key)
         ],
         "unknown": UnknownPart(count=sum(unknown.values()), reasons=unknown),
-        "budgets": _budgets(reader, run, with_waste=with_waste),
+        "budgets": _budgets(reader, run),
         "totals": _totals(reader, run) if is_counted else None,
         "variants": [
             VariantLine(name=one.name, if_unknown=one.if_unknown) for one in run_reads.variants_of(reader, run.run_key)
@@ -221,13 +194,13 @@ def _standing(
     }
 
 
-def _budgets(reader: Reader, run: RunRow, *, with_waste: bool) -> list[BudgetLine]:
+def _budgets(reader: Reader, run: RunRow) -> list[BudgetLine]:
     held = report_reads.held_by_unknown(reader, run.run_key)
-    counted = report_reads.counted_by_budget(reader, run.run_key) if with_waste else None
-    return [_budget(one, held, counted) for one in run_reads.budgets_of(reader, run.run_key)]
+    return [budget_line(one, held, None) for one in run_reads.budgets_of(reader, run.run_key)]
 
 
-def _budget(state: BudgetState, held: dict[int, int], counted: dict[int, int] | None) -> BudgetLine:
+def budget_line(state: BudgetState, held: dict[int, int], counted: dict[int, int] | None) -> BudgetLine:
+    """A budget as it is shown; ``held`` by unknown outcomes and ``counted`` for observations are by budget number."""
     plan = state.plan
     useful = None if counted is None else counted.get(plan.budget_no, 0)
     return BudgetLine(

@@ -6,7 +6,8 @@ from ..ledger.errors import UsageError
 from ..ledger.ledger import Ledger
 from ..ledger.run_reads import RunRow, newest_unfinished
 from ..ledger.slot_reads import case_page
-from ..runner.reports import list_of_runs, report_of, status_of
+from ..runner.report_reading import report_of
+from ..runner.reports import list_of_runs, status_of
 from . import screens
 from .choosing import named_or_newest
 from .output import write_json

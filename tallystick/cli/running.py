@@ -14,7 +14,8 @@ from ..ledger.run_reads import RunRow, find_run, newest_of_name, newest_unfinish
 from ..runner.descriptions import Description, describe
 from ..runner.identity import Section, compare, refuse_changes
 from ..runner.preflight import Earlier, Preflight, preflight_of
-from ..runner.reports import report_of, run_end
+from ..runner.report_reading import report_of
+from ..runner.reports import run_end
 from ..runner.results import RunOutcome
 from ..runner.sessions import Session, find_or_create, reopened, run_session
 from ..runner.stopping import StopSwitch

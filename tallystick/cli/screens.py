@@ -5,7 +5,8 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from ..runner.report_models import BudgetLine, RunEnd, RunReport, RunStanding, RunStatus, TotalsPart
+from ..runner.report_document import RunReport
+from ..runner.report_models import BudgetLine, RunEnd, RunStanding, RunStatus, TotalsPart
 from ..runner.results import NextMove
 from .screen import Screen, Tone
 from .words import budget_name, command_words, duration, in_words, joined, money_or_count, people_line, plural

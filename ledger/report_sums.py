@@ -1,0 +1,92 @@
+"""Sums of a report that go across slots: what judges sent, and what budgets were spent on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from .history import RunHistory
+from .ledger import Reader
+from .states import DispatchState
+
+__all__ = ["JudgeDispatch", "JudgeRow", "counted_at", "held_by_unknown_at", "judge_dispatches", "judge_rows"]
+
+
+@attrs.frozen
+class JudgeRow:
+    """A judge of an evaluation; ``qualified`` is None where nothing is required of it."""
+
+    judge_no: int
+    name: str
+    kind: str
+    identity_digest: str
+    samples: int
+    qualified: bool | None
+
+
+@attrs.frozen
+class JudgeDispatch:
+    """One send of a judge's call, as it stood."""
+
+    dispatch_no: int
+    state: str
+    tokens_in: int | None
+    tokens_out: int | None
+    cost_nanousd: int | None
+
+
+def judge_rows(reader: Reader, run_key: int, evaluation_no: int) -> list[JudgeRow]:
+    """The judges of an evaluation, in their order."""
+    return [
+        JudgeRow(number, name, kind, digest, samples, None if qualified is None else bool(qualified))
+        for number, name, kind, digest, samples, qualified in reader.rows(
+            "SELECT judge_no, name, kind, identity_digest, samples, qualified FROM evaluation_judges"
+            " WHERE run_key = ? AND evaluation_no = ? ORDER BY judge_no",
+            (run_key, evaluation_no),
+        )
+    ]
+
+
+def judge_dispatches(reader: Reader, history: RunHistory) -> Iterator[JudgeDispatch]:
+    """Every send of the run's judges, of all evaluations."""
+    rows = reader.each(
+        "SELECT c.call_id, d.dispatch_no, d.state, d.tokens_in, d.tokens_out, d.cost_nanousd"
+        " FROM calls c JOIN dispatches d ON d.call_id = c.call_id WHERE c.run_key = ? AND c.owner = 'judgment'"
+        " ORDER BY c.call_id, d.dispatch_no",
+        (history.run_key,),
+    )
+    for call_id, dispatch_no, state, *used in rows:
+        key = (call_id, dispatch_no)
+        open_one = history.open_dispatches.get(key)
+        if open_one is not None:
+            yield JudgeDispatch(dispatch_no, open_one.state, None, None, None)
+        elif key not in history.later_dispatches:
+            yield JudgeDispatch(dispatch_no, state, *used)
+
+
+def counted_at(reader: Reader, history: RunHistory) -> dict[int, int]:
+    """What the sends of selected observations used, by budget number; what else is settled was wasted."""
+    found: dict[int, int] = {}
+    rows = reader.each(
+        "SELECT s.slot_no, r.budget_no, sum(r.settled) FROM slots s JOIN calls c ON c.run_key = s.run_key"
+        " AND c.slot_no = s.slot_no AND c.attempt_no = s.selected_attempt AND c.owner = 'attempt'"
+        " JOIN dispatches d ON d.call_id = c.call_id AND d.state = 'answered'"
+        " JOIN reservations r ON r.call_id = d.call_id AND r.dispatch_no = d.dispatch_no"
+        " WHERE s.run_key = ? AND s.state = 'selected' AND r.state = 'settled' GROUP BY s.slot_no, r.budget_no",
+        (history.run_key,),
+    )
+    for slot_no, budget_no, amount in rows:
+        if history.selected_at[slot_no]:
+            found[budget_no] = found.get(budget_no, 0) + amount
+    return found
+
+
+def held_by_unknown_at(history: RunHistory) -> dict[int, int]:
+    """What unknown outcomes held, by budget number."""
+    found: dict[int, int] = {}
+    for one in history.open_dispatches.values():
+        if one.state == DispatchState.UNKNOWN:
+            for number, amount in one.held.items():
+                found[int(number)] = found.get(int(number), 0) + amount
+    return found

@@ -1,0 +1,196 @@
+"""The figures of a report, collected slot by slot in one pass; what is kept grows with the cases alone."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+
+from ..ledger.report_rows import GivenJudgment, SlotRow
+from ..ledger.states import DispatchState, SlotState
+from ..ledger.verdicts import reason_without_observation
+from .report_document import ScoreInterval
+from .report_models import Population
+from .report_slots import seconds_of, useful_dispatches
+from .statistics_rates import effective_size, wilson
+from .statistics_samples import mean_interval
+
+__all__ = ["Figures", "JudgePart", "JudgeTally", "Spent", "VariantFigures", "population_of_counts"]
+
+_UNDECIDED: Final = (DispatchState.INTENDED, DispatchState.UNKNOWN)
+
+
+@attrs.frozen
+class JudgePart:
+    """A judge of the evaluation: how many verdicts it owes an observation, and whether its verdicts count."""
+
+    judge_no: int
+    name: str
+    samples: int = 1
+    counts: bool = True
+
+
+@attrs.define
+class JudgeTally:
+    """What one judge said of one variant's observations; clusters are by case."""
+
+    planned: int = 0
+    passed: int = 0
+    no_verdict: Counter[str] = attrs.field(factory=Counter)
+    without_observation: Counter[str] = attrs.field(factory=Counter)
+    waiting: int = 0
+    outside: int = 0
+    reused: int = 0
+    judged: int = 0
+    rates: dict[int, list[int]] = attrs.field(factory=dict)
+    scores: dict[int, list[float]] = attrs.field(factory=dict)
+
+    def add(self, row: SlotRow, given: Sequence[GivenJudgment], owed: int, *, is_inside: bool) -> None:
+        """Count what was said of one planned observation, of which ``owed`` verdicts were to be had."""
+        self.planned += owed
+        if not row.selected_at:
+            self.without_observation[reason_without_observation(SlotState(row.state))] += owed
+        elif not is_inside:
+            self.outside += owed
+        else:
+            self.waiting += owed - len(given)
+            for one in given:
+                self._add_one(row.case_no, one)
+
+    def _add_one(self, case_no: int, one: GivenJudgment) -> None:
+        self.reused += one.reused
+        if one.reason is not None:
+            self.no_verdict[one.reason] += 1
+            return
+        self.judged += 1
+        if one.passed is not None:
+            cluster = self.rates.setdefault(case_no, [0, 0])
+            cluster[0] += one.passed
+            cluster[1] += 1
+            self.passed += one.passed
+        if one.score is not None:
+            self.scores.setdefault(case_no, []).append(float(one.score))
+
+    def line(self, judge: JudgePart, variant: str) -> ScoreInterval:
+        """The figures with their intervals."""
+        clusters = [(float(passed), judged) for passed, judged in self.rates.values()]
+        rated, scored = sum(one[1] for one in clusters), sum(map(len, self.scores.values()))
+        rate = self.passed / rated if rated else None
+        span = None
+        if rate is not None:
+            worth = effective_size(clusters)
+            span = wilson(rate * worth, worth)
+        mean = sum(map(sum, self.scores.values())) / scored if scored else None
+        around = mean_interval(list(self.scores.values())) if scored else None
+        return ScoreInterval(
+            judge=judge.name, variant=variant, planned=self.planned, judged=self.judged, passed=self.passed,
+            mean=mean, no_verdict=dict(sorted(self.no_verdict.items())), cases=len(self.rates.keys() | self.scores),
+            rated=rated, rate=rate, rate_low=span and span.low, rate_high=span and span.high, scored=scored,
+            mean_low=around and around.low, mean_high=around and around.high, waiting=self.waiting,
+            outside=self.outside, without_observation=dict(sorted(self.without_observation.items())),
+            reused=self.reused, counts=judge.counts,
+        )  # fmt: skip
+
+
+@attrs.define
+class Spent:
+    """What was sent; None is unknown. ``unpriced`` may have cost something and did not say what."""
+
+    attempts: int = 0
+    calls: int = 0
+    by_state: Counter[str] = attrs.field(factory=Counter)
+    wasted: int = 0
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    cost_nanousd: int | None = None
+    unpriced: int = 0
+
+    def add(self, row: SlotRow) -> None:
+        """Count the attempts and sends of one planned observation."""
+        self.attempts += len(row.attempts)
+        useful = len(useful_dispatches(row))
+        for one in row.dispatches:
+            self.add_dispatch(
+                one.state, one.dispatch_no, one.tokens_in, one.tokens_out, one.cost_nanousd,
+            )  # fmt: skip
+            self.wasted += one.state not in _UNDECIDED
+        self.wasted -= useful
+
+    def add_dispatch(self, state: str, number: int, tokens_in: int | None, tokens_out: int | None,
+                     cost: int | None) -> None:  # fmt: skip
+        """Count one send."""
+        self.by_state[state] += 1
+        self.calls += number == 1
+        self.tokens_in = _plus(self.tokens_in, tokens_in)
+        self.tokens_out = _plus(self.tokens_out, tokens_out)
+        self.cost_nanousd = _plus(self.cost_nanousd, cost)
+        self.unpriced += cost is None and state not in (DispatchState.REFUSED, DispatchState.INTENDED)
+
+
+@attrs.define
+class VariantFigures:
+    """One variant: where its slots stand, how long its observations took, what each judge said."""
+
+    states: Counter[str] = attrs.field(factory=Counter)
+    seconds: array[float] = attrs.field(factory=lambda: array("d"))
+    silent: int = 0
+    judges: dict[int, JudgeTally] = attrs.field(factory=dict)
+
+
+@attrs.define
+class Figures:
+    """Everything that is counted; `add` takes one planned observation. ``set_at`` limits the evaluation's set."""
+
+    judges: Sequence[JudgePart]
+    variant_nos: Sequence[int]
+    set_at: int | None = None
+    reasons: Counter[tuple[str, str]] = attrs.field(factory=Counter)
+    spent: Spent = attrs.field(factory=Spent)
+    variants: dict[int, VariantFigures] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        for number in self.variant_nos:
+            tallies = {judge.judge_no: JudgeTally() for judge in self.judges}
+            self.variants[number] = VariantFigures(judges=tallies)
+
+    def add(self, row: SlotRow) -> None:
+        """Count one planned observation."""
+        figures = self.variants[row.variant_no]
+        figures.states[row.state] += 1
+        self.spent.add(row)
+        if row.selected_at:
+            seconds = seconds_of(row)
+            if seconds is None:
+                figures.silent += 1
+            else:
+                figures.seconds.append(seconds)
+        elif row.state not in (SlotState.PENDING, SlotState.IN_FLIGHT):
+            self.reasons[row.state, row.reason or ""] += 1
+        is_inside = self.set_at is None or row.selected_at <= self.set_at
+        for judge in self.judges:
+            given = [one for one in row.judgments if one.judge_no == judge.judge_no]
+            figures.judges[judge.judge_no].add(row, given, judge.samples, is_inside=is_inside)
+
+    def population(self) -> Population:
+        """The whole population."""
+        return population_of_counts(sum((one.states for one in self.variants.values()), Counter[str]()))
+
+    def scores(self, names: dict[int, str]) -> list[ScoreInterval]:
+        """A line for each judge and variant, in their order."""
+        return [
+            self.variants[number].judges[judge.judge_no].line(judge, names[number])
+            for judge in self.judges
+            for number in self.variant_nos
+        ]
+
+
+def population_of_counts(counts: Counter[str]) -> Population:
+    """The counts by state with their sum."""
+    return Population(planned=sum(counts.values()), **{state.value: counts[state] for state in SlotState})
+
+
+def _plus(total: int | None, amount: int | None) -> int | None:
+    return total if amount is None else (total or 0) + amount

@@ -1,0 +1,91 @@
+"""How a run stood at an event, in the keys that reports share with ``status``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ledger import run_reads
+from ..ledger.history import RunHistory
+from ..ledger.history_budgets import budgets_at
+from ..ledger.ledger import Reader
+from ..ledger.report_sums import counted_at, held_by_unknown_at, judge_dispatches
+from ..ledger.run_reads import RunRow
+from ..ledger.states import CustodyState, DispatchState, RunState, SlotState
+from .amounts import usd_text
+from .instants import instant
+from .report_figures import Spent
+from .report_models import TotalsPart, UnknownPart, VariantLine
+from .reports import budget_line, is_from_python, next_command, population_of
+from .results import NextMove, exit_status_of
+
+__all__ = ["judge_totals", "standing_at", "totals_part"]
+
+_NEEDS_DECISION = (SlotState.UNKNOWN, SlotState.FAILED, SlotState.PARKED, SlotState.UNAVAILABLE)
+
+
+def standing_at(reader: Reader, run: RunRow, history: RunHistory, *, ledger: str, ledger_option: str) -> dict[str, Any]:
+    """The keys of `RunStanding` that tell of the whole run; population, reasons, totals and scores are a slice's."""
+    counts = history.counts()
+    move = _next_move(run, history, counts)
+    unknown: dict[str, int] = {}
+    for one in history.open_dispatches.values():
+        if one.state == DispatchState.UNKNOWN:
+            unknown[one.reason or ""] = unknown.get(one.reason or "", 0) + 1
+    held, counted = held_by_unknown_at(history), counted_at(reader, history)
+    return {
+        "ledger": ledger,
+        "run": run.run_id,
+        "name": run.name,
+        "state": run.state if run.custody != CustodyState.HELD else history.run_state,
+        "custody": run.custody,
+        "next": move.value,
+        "command": next_command(
+            move, run.run_id, population_of(counts), ledger_option=ledger_option, is_from_python=is_from_python(run)
+        ),
+        "exit_status": int(exit_status_of(move)),
+        "created_at": instant(run.created_us),
+        "started_at": None if history.started_us is None else instant(history.started_us),
+        "ended_at": None if history.ended_us is None else instant(history.ended_us),
+        "active_seconds": history.active_us / 1e6,
+        "not_before": None,
+        "unknown": UnknownPart(count=sum(unknown.values()), reasons=dict(sorted(unknown.items()))),
+        "budgets": [budget_line(state, held, counted) for state in budgets_at(reader, history)],
+        "variants": [
+            VariantLine(name=one.name, if_unknown=one.if_unknown) for one in run_reads.variants_of(reader, run.run_key)
+        ],
+    }
+
+
+def _next_move(run: RunRow, history: RunHistory, counts: dict[SlotState, int]) -> NextMove:
+    """What helped next then; as `results.next_move` tells it from the rows of now."""
+    if run.custody != CustodyState.HELD:
+        return NextMove.ADOPT
+    if history.run_state == RunState.CANCELLED:
+        return NextMove.NOTHING
+    waiting = (SlotState.PENDING, SlotState.IN_FLIGHT)
+    if any(why == "budget" and history.state_of(slot) not in waiting for slot, why in history.reasons.items()):
+        return NextMove.FUND
+    if history.run_state == RunState.OPEN or any(counts[state] for state in waiting):
+        return NextMove.RESUME
+    if any(counts[state] for state in _NEEDS_DECISION) or history.no_verdicts[1]:
+        return NextMove.DECIDE
+    return NextMove.NOTHING
+
+
+def totals_part(spent: Spent) -> TotalsPart:
+    """What was sent, in the report's words."""
+    return TotalsPart(
+        attempts=spent.attempts, calls=spent.calls, dispatches=sum(spent.by_state.values()),
+        dispatches_by_state=dict(sorted(spent.by_state.items())), wasted_dispatches=spent.wasted,
+        tokens_in=spent.tokens_in, tokens_out=spent.tokens_out,
+        cost_usd=None if spent.cost_nanousd is None else usd_text(spent.cost_nanousd),
+        unpriced_dispatches=spent.unpriced,
+    )  # fmt: skip
+
+
+def judge_totals(reader: Reader, history: RunHistory) -> TotalsPart | None:
+    """What judges sent, None where they sent nothing."""
+    spent = Spent()
+    for one in judge_dispatches(reader, history):
+        spent.add_dispatch(one.state, one.dispatch_no, one.tokens_in, one.tokens_out, one.cost_nanousd)
+    return totals_part(spent) if spent.by_state else None
