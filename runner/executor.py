@@ -84,7 +84,7 @@ class Execution:
     grace_seconds: float
     rate_per_second: float | None = None
     slots_max: int | None = None
-    patience_seconds: float = PATIENCE_SECONDS
+    patience_seconds: float = attrs.field(factory=lambda: PATIENCE_SECONDS)
     device: DeviceSpec = DeviceSpec()
     lease_holds: tuple[Hold, ...] = ()
 
