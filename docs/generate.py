@@ -39,6 +39,7 @@ _TABLE_TITLES: Final = {
     "target": "`[target]` and `[variants.NAME.target]`",
     "judges[]": "`[[judges]]`",
     "judges[].require": "`[[judges]] require`",
+    "(judge work order)": "The judge work order (`tallystick judge`)",
     "budgets.UNIT": "`[budgets]`: one entry",
     "budgets[]": "`[[budgets]]`",
     "execution": "`[execution]`",

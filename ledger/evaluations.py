@@ -19,6 +19,7 @@ from .records import BudgetPlan
 from .schema import budgets, evaluation_judges, evaluations
 from .statements import hot_insert
 from .transaction import Transaction
+from .verdicts import NoVerdictReason
 
 __all__ = [
     "EVALUATION_SCOPE",
@@ -30,7 +31,10 @@ __all__ = [
     "evaluations_of",
     "find_evaluation",
     "has_selected_since",
+    "let_budgeted_wait",
+    "let_retried_wait",
     "newest_of_digest",
+    "take_settings",
     "write_set",
 ]
 
@@ -208,6 +212,39 @@ def evaluation_budgets_of(reader: Reader, evaluation: EvaluationRow) -> list[Bud
         (evaluation.run_key, EVALUATION_SCOPE, evaluation.evaluation_id),
     )
     return [BudgetPlan(*row) for row in rows]
+
+
+def take_settings(tx: Transaction, evaluation: EvaluationRow, settings: str) -> None:
+    """Go by other limits and another throughput from now on, and say so in the run's history."""
+    tx.change("UPDATE evaluations SET settings = ? WHERE evaluation_id = ?", (settings, evaluation.evaluation_id))
+    tx.event(evaluation.run_key, "evaluation.settings_changed", {
+        "evaluation": evaluation.evaluation_no, "settings": parse_json(settings),
+    })  # fmt: skip
+
+
+def let_retried_wait(tx: Transaction, evaluation: EvaluationRow, *, reason: str) -> int:
+    """Let judgments that gave no verdict for that reason wait again; returns how many."""
+    return _let_wait(tx, evaluation, "", (), reason)
+
+
+def let_budgeted_wait(tx: Transaction, evaluation: EvaluationRow, judge_no: int) -> int:
+    """The same for one judge's judgments that a budget had no room for."""
+    return _let_wait(tx, evaluation, " AND judge_no = ?", (judge_no,), NoVerdictReason.OUT_OF_BUDGET)
+
+
+def _let_wait(tx: Transaction, evaluation: EvaluationRow, which: str, values: tuple[int, ...], reason: str) -> int:
+    count = tx.change(
+        "UPDATE judgments SET state = 'pending', reason = NULL, explanation = NULL, solitary_deaths = 0, judged_us ="
+        f" NULL WHERE run_key = ? AND evaluation_no = ? AND state = 'no_verdict' AND reason = ?{which}",
+        (evaluation.run_key, evaluation.evaluation_no, reason, *values),
+    )
+    if count:
+        tx.change("UPDATE evaluations SET ended_us = NULL WHERE evaluation_id = ?", (evaluation.evaluation_id,))
+        tx.event(evaluation.run_key, "judgments.retried", {
+            "evaluation": evaluation.evaluation_no, "count": count, "reason": reason,
+            "judge": values[0] if values else None,
+        })  # fmt: skip
+    return count
 
 
 def _unfinished(tx: Transaction, run_key: int, digest: str) -> EvaluationRow | None:

@@ -232,6 +232,12 @@ def _judgments_of(body: dict[str, Any]) -> list[tuple[tuple[int, ...], list[Any]
     return found
 
 
+def _judgments_retried(history: RunHistory, mark: Mark) -> None:
+    history.no_verdicts[mark.body["evaluation"]] -= mark.body["count"]
+    history.ended_evaluations.discard(mark.body["evaluation"])
+    history.marks.append(mark)
+
+
 def _evaluation_created(history: RunHistory, mark: Mark) -> None:
     history.evaluation_ids[mark.body["evaluation"]] = mark.body["id"]
     history.marks.append(mark)
@@ -272,6 +278,7 @@ EFFECTS: Final[dict[str, Effect]] = {
     "evaluation.left": _evaluation_left,
     "judgment.call_ended": _judge_ended,
     "judgment.call_intended": _judge_intended,
+    "judgments.retried": _judgments_retried,
     "lease.lost": _noted,
     "observation.judged": _judged,
     "run.cancelled": _cancelled,
@@ -296,8 +303,10 @@ WITHOUT_EFFECT: Final = frozenset(
         "device.cleared",
         "device.quarantined",
         "device.seen",
+        "evaluation.judge_qualified",
         "evaluation.opened",
         "evaluation.recovered",
+        "evaluation.settings_changed",
         "lease.call_ended",
         "lease.call_intended",
         "lease.granted",

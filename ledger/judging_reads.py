@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import attrs
@@ -10,6 +9,7 @@ import attrs
 from .artifacts import ANSWER, text_of
 from .judgments import name_of
 from .ledger import Reader
+from .states import JudgmentState
 from .transaction import Transaction
 
 __all__ = [
@@ -24,11 +24,12 @@ __all__ = [
     "kept_reply",
     "open_judgments",
     "suspect_judgments",
+    "waiting_count",
 ]
 
-_OF: Final = (
-    "SELECT j.judge_no, j.slot_no, j.attempt_no, j.sample_no, j.tries, s.variant_no, s.repetition, c.case_id, c.input,"
-    f" c.expected, c.metadata, {ANSWER}, o.answer_digest, o.evidence, o.flags FROM judgments j"
+_COLUMNS: Final = (
+    "j.judge_no, j.slot_no, j.attempt_no, j.sample_no, j.tries, s.variant_no, s.repetition, c.case_id, c.input,"
+    f" c.expected, c.metadata, {ANSWER}, o.answer_digest, o.evidence, o.flags"
 )
 _JOINED: Final = (
     " JOIN slots s ON s.run_key = j.run_key AND s.slot_no = j.slot_no"
@@ -85,17 +86,40 @@ class KeptVerdict:
     parser: str | None
 
 
-@attrs.frozen
+@attrs.define
 class JudgeTally:
-    """How far one judge of an evaluation has come; ``no_verdict`` by reason, ``reused`` are among the judged."""
+    """How far one judge of an evaluation has come; ``no_verdict`` by reason, ``reused`` are among the judged.
+
+    ``scored`` of the judged have a score, ``score_sum`` together.
+    """
 
     judge_no: int
     judge: str
-    planned: int
-    waiting: int
-    judged: int
-    reused: int
-    no_verdict: dict[str, int]
+    waiting: int = 0
+    judged: int = 0
+    reused: int = 0
+    passed: int = 0
+    scored: int = 0
+    score_sum: float = 0.0
+    no_verdict: dict[str, int] = attrs.field(factory=dict)
+
+    @property
+    def planned(self) -> int:
+        """The judge's part of the set."""
+        return self.waiting + self.judged + sum(self.no_verdict.values())
+
+    def add(
+        self, state: str, reason: str | None, count: int, reused: int, passed: int, scored: int, score_sum: float
+    ) -> None:
+        """Count what the ledger has of one state and reason."""
+        match JudgmentState(state):
+            case JudgmentState.JUDGED:
+                self.judged, self.reused, self.passed = self.judged + count, reused, passed
+                self.scored, self.score_sum = scored, score_sum
+            case JudgmentState.NO_VERDICT:
+                self.no_verdict[str(reason)] = count
+            case JudgmentState.PENDING | JudgmentState.JUDGING:
+                self.waiting += count
 
 
 def open_judgments(
@@ -104,7 +128,8 @@ def open_judgments(
     """The judge's waiting judgments beyond ``after`` (slot, sample), in that order; suspects are not among them."""
     return _opened(
         reader,
-        f"{_OF} INDEXED BY judgments_open{_JOINED} WHERE j.run_key = ? AND j.evaluation_no = ? AND j.judge_no = ?"
+        f"SELECT {_COLUMNS} FROM judgments j INDEXED BY judgments_open{_JOINED}"
+        " WHERE j.run_key = ? AND j.evaluation_no = ? AND j.judge_no = ?"
         " AND (j.slot_no, j.sample_no) > (?, ?) AND j.state = 'pending' AND j.state IN ('pending', 'judging')"
         " AND j.suspect = 0 ORDER BY j.slot_no, j.sample_no LIMIT ?",
         (run_key, evaluation_no, judge_no, *after, limit),
@@ -115,11 +140,22 @@ def suspect_judgments(reader: Reader, run_key: int, evaluation_no: int, *, limit
     """Judgments that were under way when a process died, those that were charged with a death last."""
     return _opened(
         reader,
-        f"{_OF} INDEXED BY judgments_open{_JOINED} WHERE j.run_key = ? AND j.evaluation_no = ? AND j.state = 'pending'"
+        f"SELECT {_COLUMNS} FROM judgments j INDEXED BY judgments_open{_JOINED}"
+        " WHERE j.run_key = ? AND j.evaluation_no = ? AND j.state = 'pending'"
         " AND j.state IN ('pending', 'judging') AND j.suspect = 1"
         " ORDER BY j.solitary_deaths, j.judge_no, j.slot_no, j.sample_no LIMIT ?",
         (run_key, evaluation_no, limit),
     )
+
+
+def waiting_count(reader: Reader, run_key: int, evaluation_no: int) -> int:
+    """How many judgments of an evaluation wait."""
+    count: int = reader.row(
+        "SELECT count(*) FROM judgments INDEXED BY judgments_open WHERE run_key = ? AND evaluation_no = ?"
+        " AND state IN ('pending', 'judging')",
+        (run_key, evaluation_no),
+    )[0]
+    return count
 
 
 def _opened(reader: Reader, sql: str, parameters: tuple[Any, ...]) -> list[OpenJudgment]:
@@ -176,34 +212,17 @@ def kept_reply(
 
 def judge_tallies(reader: Reader, run_key: int, evaluation_no: int) -> list[JudgeTally]:
     """The judgments of an evaluation, counted by judge; those of its whole set."""
-    names = {row.judge_no: row.name for row in judge_rows(reader, run_key, evaluation_no)}
-    found: dict[int, dict[str, Any]] = {
-        number: {"waiting": 0, "judged": 0, "reused": 0, "no_verdict": {}} for number in names
-    }
-    for judge_no, state, reason, count, reused in _counted(reader, run_key, evaluation_no):
-        one = found[judge_no]
-        match state:
-            case "judged":
-                one["judged"] += count
-                one["reused"] += reused
-            case "no_verdict":
-                one["no_verdict"][reason] = count
-            case _:
-                one["waiting"] += count
-    return [
-        JudgeTally(
-            number, names[number], one["waiting"] + one["judged"] + sum(one["no_verdict"].values()), **one
-        )
-        for number, one in found.items()
-    ]  # fmt: skip
+    found = {row.judge_no: JudgeTally(row.judge_no, row.name) for row in judge_rows(reader, run_key, evaluation_no)}
+    for judge_no, state, reason, *counts in reader.each(_TALLIES, (run_key, evaluation_no)):
+        found[judge_no].add(state, reason, *counts)
+    return list(found.values())
 
 
-def _counted(reader: Reader, run_key: int, evaluation_no: int) -> Iterator[Any]:
-    return reader.each(
-        "SELECT judge_no, state, reason, count(*), count(reused_from) FROM judgments"
-        " WHERE run_key = ? AND evaluation_no = ? GROUP BY judge_no, state, reason ORDER BY judge_no, state, reason",
-        (run_key, evaluation_no),
-    )
+_TALLIES: Final = (
+    "SELECT judge_no, state, reason, count(*), count(reused_from), coalesce(sum(passed), 0), count(score),"
+    " coalesce(sum(CAST(score AS REAL)), 0.0) FROM judgments WHERE run_key = ? AND evaluation_no = ?"
+    " GROUP BY judge_no, state, reason ORDER BY judge_no, state, reason"
+)
 
 
 def judge_tries_spent(tx: Transaction, place: tuple[int, int, int, int, int, int], *, answered: bool = False) -> int:
@@ -211,15 +230,18 @@ def judge_tries_spent(tx: Transaction, place: tuple[int, int, int, int, int, int
 
     ``place`` is run, evaluation, judge, slot, attempt and sample. ``answered`` counts the replies that were none.
     """
-    states = "('answered')" if answered else "('failed', 'unknown', 'abandoned')"
-    count: int = tx.row(
-        "SELECT count(DISTINCT c.call_id) FROM calls c INDEXED BY calls_of_judgment"
-        " JOIN dispatches d ON d.call_id = c.call_id WHERE c.run_key = ? AND c.evaluation_no = ? AND c.judge_no = ?"
-        " AND c.slot_no = ? AND c.attempt_no = ? AND c.sample_no = ? AND c.owner = 'judgment'"
-        f" AND d.state IN {states} AND coalesce(d.reason, '') NOT IN ('coordinator.died', 'stopped', 'cancelled')",
-        place,
-    )[0]
-    return count
+    found, lost = tx.row(_TRIES, place)
+    return int(found if answered else lost)
+
+
+_TRIES: Final = (
+    "SELECT count(DISTINCT c.call_id) FILTER (WHERE d.state = 'answered'),"
+    " count(DISTINCT c.call_id) FILTER (WHERE d.state IN ('failed', 'unknown', 'abandoned')"
+    " AND coalesce(d.reason, '') NOT IN ('coordinator.died', 'stopped', 'cancelled'))"
+    " FROM calls c INDEXED BY calls_of_judgment JOIN dispatches d ON d.call_id = c.call_id"
+    " WHERE c.run_key = ? AND c.evaluation_no = ? AND c.judge_no = ? AND c.slot_no = ? AND c.attempt_no = ?"
+    " AND c.sample_no = ? AND c.owner = 'judgment'"
+)
 
 
 def _parts(*parts: Any) -> tuple[Any, ...]:

@@ -22,6 +22,7 @@ __all__ = [
     "list_runs",
     "newest_of_name",
     "newest_unfinished",
+    "own_budgets_of",
     "run_by_digest",
     "slot_counts",
     "slot_reasons",
@@ -241,6 +242,11 @@ def totals_of(reader: Reader, run_key: int) -> Totals:
     sent = sum(by_state.values())
     calls = sum(row[2] for row in rows)
     return Totals(attempts, calls, sent, by_state, tokens_in, tokens_out, cost, unpriced, sent - selected)
+
+
+def own_budgets_of(reader: Reader, run_key: int) -> list[BudgetState]:
+    """The run's own budgets, without those that an evaluation brought for itself."""
+    return [state for state in budgets_of(reader, run_key) if state.plan.scope != "evaluation"]
 
 
 def _sum_of_known(amounts: Iterable[int | None]) -> int | None:

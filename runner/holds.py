@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from ..ledger.records import BudgetPlan, Hold
 
-__all__ = ["holds_by_variant", "holds_of_leases"]
+__all__ = ["holds_by_variant", "holds_of_judge", "holds_of_leases"]
 
 
 def holds_by_variant(
@@ -40,12 +40,25 @@ def holds_of_leases(budgets: Iterable[BudgetPlan]) -> tuple[Hold, ...]:
     )
 
 
+def holds_of_judge(
+    budgets: Iterable[BudgetPlan], evaluation_id: str | None, *, wire_sends_max: int = 1
+) -> tuple[Hold, ...]:
+    """What a judge's dispatch sets aside: in the budgets of the run, of judges, and of its own evaluation."""
+    return tuple(
+        Hold(row.budget_no, row.unit, _amount(row, wire_sends_max), row.kind == "hard")
+        for row in budgets
+        if row.scope == "run" or (row.scope, row.scope_value) in (("role", "judge"), ("evaluation", evaluation_id))
+    )
+
+
 def _amount(row: BudgetPlan, wire_sends: int) -> int:
     return wire_sends if row.unit == "dispatches" else row.bound_amount or 0
 
 
 def _applies(row: BudgetPlan, variant: str, role: str) -> bool:
     match row.scope:
+        case "evaluation":
+            return False
         case "run":
             return True
         case "role":

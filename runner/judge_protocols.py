@@ -71,6 +71,9 @@ class CallingJudge(Protocol):
     def reply_of(self, outcome: Outcome) -> str | NoVerdict:
         """The text that holds the verdict, from an answered outcome; or why there is none (refused, filtered)."""
 
+    def failed(self, outcome: Outcome) -> NoVerdict:
+        """Why a failed outcome gives no verdict: ``judge_error``, or what its error says (``filtered``)."""
+
     def read(self, reply: str) -> Verdict | NoVerdict:
         """The verdict in the text: pure, and the same each time."""
 

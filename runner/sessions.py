@@ -19,7 +19,15 @@ from ..ledger.ledger import Ledger
 from ..ledger.local_facts import folder_of, remember_folder
 from ..ledger.planning import create_run
 from ..ledger.records import BudgetPlan
-from ..ledger.run_reads import RunRow, budgets_of, find_run, run_by_digest, slot_counts, unfinished_of_name, variants_of
+from ..ledger.run_reads import (
+    RunRow,
+    find_run,
+    own_budgets_of,
+    run_by_digest,
+    slot_counts,
+    unfinished_of_name,
+    variants_of,
+)
 from ..ledger.run_settings import change_settings
 from ..ledger.states import BudgetKind, SlotState
 from ..ledger.transaction import Transaction
@@ -155,7 +163,7 @@ def _execution(ledger: Ledger, session: Session, concurrency: int | None, slots_
     spec = description.order.execution
     with ledger.reading() as reader:
         names = {row.variant_no: row.name for row in variants_of(reader, run.run_key)}
-        plans = [state.plan for state in budgets_of(reader, run.run_key)]
+        plans = [state.plan for state in own_budgets_of(reader, run.run_key)]
     targets = {number: description.targets[name] for number, name in names.items()}
     sends = {number: int(getattr(target, "wire_sends_max", 1)) for number, target in targets.items()}
     holds = holds_by_variant(plans, names, wire_sends_max=sends)
@@ -191,7 +199,7 @@ def _take_over_limits(ledger: Ledger, run: RunRow, description: Description) -> 
 
 def _take_over_budgets(ledger: Ledger, run: RunRow, description: Description, *, seen: object) -> None:
     with ledger.reading() as reader:
-        plans = [state.plan for state in budgets_of(reader, run.run_key)]
+        plans = [state.plan for state in own_budgets_of(reader, run.run_key)]
     plan_of = {(plan.scope, plan.scope_value, plan.unit): plan for plan in plans}
     specs = {spec.key: spec for spec in description.order.budgets}
     if set(specs) != set(plan_of):

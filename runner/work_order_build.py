@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,9 +10,9 @@ from ..ledger.canonical import JsonValue
 from .protocols import GIVEN, Judge, Target
 from .work_order import DEFAULT_VARIANT, TargetSpec, WorkOrder
 from .work_order_files import Place
-from .work_order_judges import JudgeSpec
+from .work_order_judges import AnyJudge, JudgeSpec
 
-__all__ = ["Maker", "build_judges", "build_targets"]
+__all__ = ["Maker", "build_judges", "build_judges_of", "build_targets"]
 
 
 class Maker(Protocol):
@@ -48,9 +48,14 @@ def build_targets(order: WorkOrder, make: Maker) -> dict[str, Target]:
 
 def build_judges(order: WorkOrder, make: Maker) -> list[Judge]:
     """The judges, as `build_targets` does with targets; the table of each says its ``name``."""
+    return build_judges_of(order.judges, make, source=order.source, folder=order.folder)
+
+
+def build_judges_of(judges: Iterable[AnyJudge], make: Maker, *, source: str, folder: Path) -> list[Judge]:
+    """The same for any list of judges; ``source`` is what faults are reported under."""
     built: list[Judge] = []
-    for index, judge in enumerate(order.judges):
-        place = Place(order.source).at("judges", index)
+    for index, judge in enumerate(judges):
+        place = Place(source).at("judges", index)
         if not isinstance(judge, JudgeSpec):
             built.append(judge)
         elif judge.kind == GIVEN:
@@ -58,5 +63,5 @@ def build_judges(order: WorkOrder, make: Maker) -> list[Judge]:
             place.refuse(what, "Run the program again that began the run, or give the same judges to ts.resume")
         else:
             table = {"name": judge.name, **judge.options}
-            built.append(make(judge.kind, table, folder=order.folder, place=str(place)))
+            built.append(make(judge.kind, table, folder=folder, place=str(place)))
     return built

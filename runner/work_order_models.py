@@ -155,9 +155,6 @@ class JudgeOrderTable(Table):
     judges: list[dict[str, Any]] = _key(
         ..., KeyClass.EVALUATION, "What judges each observation, one table `[[judges]]` each."
     )
-    samples: int = _key(
-        1, KeyClass.EVALUATION, "How often a judge that says no `samples` judges each observation.", ge=1, le=1000
-    )
     cache: bool = _key(
         True, KeyClass.THROUGHPUT, "Whether a verdict that was given on the very same is used again, without a call."
     )

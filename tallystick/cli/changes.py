@@ -11,7 +11,7 @@ from ..ledger import budgets, run_ends
 from ..ledger.errors import UsageError
 from ..ledger.ledger import Ledger
 from ..ledger.records import BudgetPlan
-from ..ledger.run_reads import RunRow, budgets_of
+from ..ledger.run_reads import RunRow, own_budgets_of
 from ..runner.budget_spec import UNITS, BudgetUnit
 from ..runner.errors import AmountInvalid
 from ..runner.reports import shown_amount, unit_key
@@ -77,7 +77,7 @@ def apply_changes(ledger: Ledger, run: RunRow, changes: Changes) -> int:
 def plan_of(ledger: Ledger, run: RunRow, one: Amendment) -> BudgetPlan:
     """The budget that is meant; raises UsageError when there is none or several."""
     with ledger.reading() as reader:
-        plans = [state.plan for state in budgets_of(reader, run.run_key)]
+        plans = [state.plan for state in own_budgets_of(reader, run.run_key)]
     fitting = [
         plan
         for plan in plans

@@ -92,6 +92,35 @@ def resume(
 
 
 @cli.command(short_help="List the runs, the newest first.")
+@cli.command(short_help="Judge what a run has observed.")
+@click.argument("run")
+@click.argument("order", type=click.Path(path_type=Path))
+@click.option("--at", "at_event", type=_POSITIVE, metavar="EVENT", help="Only what was observed up to this event.")
+@click.option("--new", is_flag=True, help="Begin a new evaluation, even if there is one of these judges.")
+@click.option("--retry", multiple=True, metavar="REASON", help="Judge again what has no verdict for this reason.")
+@click.option("--concurrency", type=_CONCURRENCY, metavar="N", help="At most N calls at a time.")
+@json_output
+@common
+@click.pass_obj
+def judge(
+    settings: Settings,
+    run: str,
+    order: Path,
+    *,
+    at_event: int | None,
+    new: bool,
+    retry: tuple[str, ...],
+    concurrency: int | None,
+) -> int:
+    """Judge what RUN has observed, by the judges in the file ORDER; no target is called.
+
+    An unfinished evaluation of the same judges goes on. A finished one is shown, unless more was observed since.
+    """
+    from .judging import judge_run
+
+    return judge_run(settings, run, order, at_event=at_event, new=new, retry=retry, concurrency=concurrency)
+
+
 @click.option("--limit", type=_POSITIVE, default=20, show_default=True, metavar="N", help="The N newest.")
 @json_output
 @common

@@ -8,7 +8,7 @@ import time
 from typing import Any, Final
 
 from ..ledger.ledger import Ledger
-from ..ledger.run_reads import budgets_of
+from ..ledger.run_reads import own_budgets_of
 from ..ledger.states import SlotState
 from ..runner.reports import instant, shown_amount, unit_key
 from ..runner.stopping import StopSwitch
@@ -101,7 +101,7 @@ class Display:
 def progress_lines(ledger: Ledger, run_key: int, tally: Tally, *, seconds_left: float | None = None) -> list[str]:
     """What is done, and what is spent and held of each budget."""
     with ledger.reading() as reader:
-        states, now_us = budgets_of(reader, run_key), ledger.clock.now_us()
+        states, now_us = own_budgets_of(reader, run_key), ledger.clock.now_us()
     until = tally.waits_until_us
     waiting = until is not None and until > now_us and not tally.by_state[SlotState.IN_FLIGHT]
     counts = [

@@ -38,6 +38,7 @@ LATER = {
     "attempt": set(),
     "dispatch": set(),
     "reservation": set(),
+    "judgment": set(),
 }
 
 
@@ -205,7 +206,7 @@ def test_every_state_has_a_meaning() -> None:
 
 
 def test_every_crash_point_is_listed_and_those_of_a_run_are_placed_in_the_life_of_a_call() -> None:
-    life = section("## The life of one call", ARCHITECTURE)
+    life = section("## The life of one call", ARCHITECTURE) + section("## The life of a judgment", ARCHITECTURE)
     elsewhere = ("ledger.", "scribe.", "checkpoint.", "query.", "reconcile.")
     assert [name for name in CRASHPOINTS if not name.startswith(elsewhere) and f"`{name}`" not in life] == []
 

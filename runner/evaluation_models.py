@@ -1,0 +1,72 @@
+"""The shape of what is said about an evaluation, on screens and in ``--json``: one model for both."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from .report_models import Part
+
+__all__ = ["EvaluationEnd", "JudgeLine", "JudgeRecovery", "QualifiedPart"]
+
+
+class QualifiedPart(Part):
+    """Whether a judge that must be qualified is: its verdicts count only where ``met`` is true.
+
+    ``required`` has the least values, ``lacking`` says in words what is not reached, ``qualification`` names the
+    qualification that was looked at, null where there is none.
+    """
+
+    required: dict[str, float]
+    met: bool
+    lacking: list[str]
+    qualification: str | None
+
+
+class JudgeLine(Part):
+    """How far one judge has come: ``planned`` is ``waiting`` + ``judged`` + all of ``no_verdict``.
+
+    ``reused`` counts verdicts that were given before and cost no call; ``passed`` of ``judged``, ``mean`` over those
+    with a score, null where there is none.
+    """
+
+    judge: str
+    planned: int
+    waiting: int
+    judged: int
+    passed: int
+    mean: float | None
+    reused: int
+    no_verdict: dict[str, int]
+    qualified: QualifiedPart | None
+
+
+class JudgeRecovery(Part):
+    """What was found of a process that died at it."""
+
+    dead_worker: str = ""
+    again: int = 0
+    undecided: int = 0
+    parked: int = 0
+
+
+class EvaluationEnd(Part):
+    """What ``judge`` ends with. ``set_at_event`` is the event of the run up to which observations are in the set.
+
+    ``calls`` counts what this command sent; ``stopped`` is why it ended early.
+    """
+
+    format: Literal["tallystick.evaluation/1"] = "tallystick.evaluation/1"
+    ledger: str
+    run: str
+    evaluation: int
+    id: str
+    name: str
+    set_at_event: int
+    ended: bool
+    next: Literal["nothing", "resume", "decide", "fund"]
+    command: str
+    exit_status: int
+    judges: list[JudgeLine]
+    calls: int
+    stopped: str | None
+    recovery: JudgeRecovery

@@ -1,0 +1,89 @@
+"""How an evaluation stands, read from the ledger into the one model that screens and ``--json`` use. Makes no call."""
+
+from __future__ import annotations
+
+from ..ledger.canonical import parse_json
+from ..ledger.evaluations import EvaluationRow, find_evaluation
+from ..ledger.judging_reads import JudgeRow, JudgeTally, judge_rows, judge_tallies
+from ..ledger.ledger import Ledger, Reader
+from ..ledger.qualifications import qualification_of
+from ..ledger.verdicts import NoVerdictReason
+from .evaluation_models import EvaluationEnd, JudgeLine, JudgeRecovery, QualifiedPart
+from .evaluations import SessionEnd
+from .qualification import unmet
+from .results import ExitStatus, NextMove, exit_status_of
+
+__all__ = ["evaluation_end"]
+
+
+def evaluation_end(
+    ledger: Ledger, row: EvaluationRow, done: SessionEnd, *, order: str = "ORDER", ledger_option: str = ""
+) -> EvaluationEnd:
+    """How the evaluation stands after a session of it; ``order`` is the judge work order's file."""
+    with ledger.reading() as reader:
+        row = find_evaluation(reader, row.run_key, row.evaluation_id)
+        lines = judge_lines(reader, row.run_key, row.evaluation_no)
+    move = _next(row, lines)
+    found = done.hold.recovered if done.hold is not None else None
+    recovery = JudgeRecovery() if found is None else JudgeRecovery(
+        dead_worker=found.dead_worker, again=found.again, undecided=found.undecided, parked=found.parked,
+    )  # fmt: skip
+    status = ExitStatus.INTERRUPTED if done.stopped and move is NextMove.RESUME else exit_status_of(move)
+    assert row.set_at_event is not None
+    return EvaluationEnd(
+        ledger=str(ledger.path), run=row.run_id, evaluation=row.evaluation_no, id=row.evaluation_id, name=row.name,
+        set_at_event=row.set_at_event, ended=row.ended_us is not None,
+        next=move.value,
+        command=_command(move, row, order, ledger_option), exit_status=int(status), judges=lines,
+        calls=done.dispatches, stopped=done.stopped, recovery=recovery,
+    )  # fmt: skip
+
+
+def judge_lines(reader: Reader, run_key: int, evaluation_no: int) -> list[JudgeLine]:
+    """Each judge of an evaluation: how far it has come, and whether its verdicts count."""
+    rows = {row.judge_no: row for row in judge_rows(reader, run_key, evaluation_no)}
+    return [
+        _line(tally, _qualified(reader, rows[tally.judge_no]))
+        for tally in judge_tallies(reader, run_key, evaluation_no)
+    ]
+
+
+def _line(tally: JudgeTally, qualified: QualifiedPart | None) -> JudgeLine:
+    return JudgeLine(
+        judge=tally.judge, planned=tally.planned, waiting=tally.waiting, judged=tally.judged, passed=tally.passed,
+        mean=tally.score_sum / tally.scored if tally.scored else None, reused=tally.reused,
+        no_verdict=dict(sorted(tally.no_verdict.items())), qualified=qualified,
+    )  # fmt: skip
+
+
+def _qualified(reader: Reader, row: JudgeRow) -> QualifiedPart | None:
+    if row.requirement is None:
+        return None
+    required = parse_json(row.requirement)
+    assert isinstance(required, dict)
+    found = None if row.qualification_id is None else qualification_of(reader, row.qualification_id)
+    lacking = unmet(required, None if found is None else found.document)
+    return QualifiedPart(
+        required=required,
+        met=bool(row.qualified), lacking=lacking, qualification=row.qualification_id,
+    )  # fmt: skip
+
+
+def _next(row: EvaluationRow, lines: list[JudgeLine]) -> NextMove:
+    reasons = {reason for line in lines for reason in line.no_verdict}
+    if NoVerdictReason.OUT_OF_BUDGET in reasons:
+        return NextMove.FUND
+    if row.ended_us is None:
+        return NextMove.RESUME
+    is_unqualified = any(line.qualified is not None and not line.qualified.met for line in lines)
+    return NextMove.DECIDE if reasons or is_unqualified else NextMove.NOTHING
+
+
+def _command(move: NextMove, row: EvaluationRow, order: str, ledger_option: str) -> str:
+    match move:
+        case NextMove.RESUME | NextMove.FUND:
+            return f"tallystick judge {row.run_id} {order}{ledger_option}"
+        case NextMove.DECIDE:
+            return f"tallystick judge {row.run_id} {order} --retry REASON{ledger_option}"
+        case _:
+            return ""

@@ -1,0 +1,135 @@
+"""``judge``: a new evaluation of what a run has observed, or an unfinished one gone on with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from .._wiring import ADAPTERS
+from ..ledger.errors import UsageError
+from ..ledger.evaluations import let_retried_wait
+from ..ledger.ledger import Ledger
+from ..ledger.run_reads import find_run
+from ..ledger.verdicts import NoVerdictReason
+from ..runner.evaluation_models import EvaluationEnd, JudgeLine
+from ..runner.evaluation_reports import evaluation_end
+from ..runner.evaluations import EvaluationSession, SessionEnd, find_or_create_evaluation, run_evaluation
+from ..runner.evaluations import describe_judge_order as describe
+from ..runner.judge_orders import load_judge_order
+from ..runner.results import NextMove
+from ..runner.stopping import StopSwitch
+from .interrupts import Interrupts
+from .judging_display import JudgingDisplay
+from .loops import run_to_end
+from .output import write_json
+from .screen import Screen, Tone
+from .settings import Settings
+from .words import command_words, joined, plural
+
+__all__ = ["judge_run", "show_evaluation"]
+
+
+def judge_run(
+    settings: Settings,
+    run: str,
+    order: Path,
+    *,
+    at_event: int | None,
+    new: bool,
+    retry: tuple[str, ...],
+    concurrency: int | None,
+) -> int:
+    """``judge``: what the run has observed, by the judges of a judge work order."""
+    unknown = [reason for reason in retry if reason not in set(NoVerdictReason)]
+    if unknown:
+        raise click.UsageError(f"there is no reason {unknown[0]}; known are {', '.join(NoVerdictReason)}")
+    with settings.aside():
+        description = describe(load_judge_order(order), ADAPTERS)
+    with Ledger.open(settings.ledger_path) as ledger:
+        with ledger.reading() as reader:
+            found = find_run(reader, run)
+        session = find_or_create_evaluation(ledger, found, description, new=new, at_event=at_event)
+        _let_wait(settings, ledger, session, retry)
+        done = _to_end(settings, ledger, session, concurrency, f"tallystick judge {found.run_id} {order}")
+        end = evaluation_end(ledger, session.row, done, order=str(order), ledger_option=settings.ledger_option)
+    if settings.json:
+        write_json(end)
+    else:
+        show_evaluation(settings.screen(), end)
+    return end.exit_status
+
+
+def _let_wait(settings: Settings, ledger: Ledger, session: EvaluationSession, retry: tuple[str, ...]) -> None:
+    if retry and session.is_new:
+        raise UsageError("there is nothing to retry: this would be a new evaluation", "Leave out --retry")
+    for reason in retry:
+        count = ledger.write(lambda tx, reason=reason: let_retried_wait(tx, session.row, reason=reason))  # type: ignore[misc]
+        if not count:
+            settings.progress_screen().line(f"nothing to retry: no judgment has the reason {reason}")
+
+
+def _to_end(
+    settings: Settings, ledger: Ledger, session: EvaluationSession, concurrency: int | None, command: str
+) -> SessionEnd:
+    switch = StopSwitch()
+    display = JudgingDisplay(switch, sys.stderr, is_silent=settings.json)
+    with settings.aside(), Interrupts(switch, last_words=f"Go on with: {command}{settings.ledger_option}"):
+
+        async def judged() -> SessionEnd:
+            try:
+                return await run_evaluation(
+                    ledger, session, stop=switch, concurrency=concurrency, on_start=display.start,
+                    on_given=display.given,
+                )  # fmt: skip
+            finally:
+                await display.end()
+
+        return run_to_end(settings, judged())
+
+
+def show_evaluation(screen: Screen, end: EvaluationEnd) -> None:
+    """How an evaluation stands, and what helps next."""
+    screen.line(f"evaluation {end.evaluation} ({end.name}) of run {end.run}", tone=Tone.STRONG)
+    calls = "no call" if not end.calls else plural(end.calls, "call")
+    screen.pairs([
+        ("ledger", end.ledger), ("set", f"what was observed up to event {end.set_at_event}"),
+        ("sent", f"{calls} by this command"),
+    ])  # fmt: skip
+    screen.table(
+        ["judge", ">passed", ">rate", ">mean", ">judged", ">reused", ">waiting", "no verdict", "counts"],
+        [_row(line) for line in end.judges],
+        title="judges",
+    )
+    for line in end.judges:
+        if line.qualified is not None and not line.qualified.met:
+            why = "; ".join(line.qualified.lacking)
+            screen.line(f"the verdicts of {line.judge} do not count, it is unqualified: {why}", tone=Tone.WARNING)
+    screen.line(*_exit_line(end))
+
+
+def _row(line: JudgeLine) -> tuple[object, ...]:
+    return (
+        line.judge, f"{line.passed} of {line.judged}", f"{line.passed / line.judged:.1%}" if line.judged else "-",
+        "" if line.mean is None else f"{line.mean:.4g}", f"{line.judged} of {line.planned}", line.reused or "",
+        line.waiting or "", joined(f"{count} {reason}" for reason, count in line.no_verdict.items()),
+        "" if line.qualified is None or line.qualified.met else "no: unqualified",
+    )  # fmt: skip
+
+
+def _exit_line(end: EvaluationEnd) -> tuple[str, ...]:
+    missing = sum(sum(line.no_verdict.values()) for line in end.judges)
+    waiting, command = sum(line.waiting for line in end.judges), command_words(end.command)
+    match NextMove(end.next):
+        case NextMove.NOTHING:
+            return ("complete: every observation of the set is judged",)
+        case NextMove.RESUME:
+            why = f"stopped ({end.stopped})" if end.stopped else "not finished"
+            return (f"{why}, {plural(waiting, 'judgment')} left: {command} goes on",)
+        case NextMove.FUND:
+            return (f"out of budget: raise the limit and {command}",)
+        case _ if missing:
+            return (f"finished, {plural(missing, 'judgment')} without a verdict; {command} tries them again",)
+        case _:
+            return ("finished, and verdicts do not count: qualify the judge with `tallystick qualify`",)
