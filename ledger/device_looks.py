@@ -11,13 +11,14 @@ from .errors import IdentityChanged
 from .lease_calls import open_calls, settle_lease_call
 from .lease_guard import require
 from .lease_records import LEASE_LOST
+from .ledger import Reader
 from .leases import record_device
 from .records import DispatchFacts
 from .settlements import Settlement, settle_unknown
 from .states import DispatchState, SlotState
 from .transaction import Transaction
 
-__all__ = ["DeviceLook", "SlotMoved", "record_look"]
+__all__ = ["DeviceLook", "SlotMoved", "quarantined_for", "record_look"]
 
 
 @attrs.frozen
@@ -71,6 +72,16 @@ def record_look(tx: Transaction, look: DeviceLook) -> list[SlotMoved]:
         if call.slot_no is None and call.call_id not in look.contaminating:
             settle_lease_call(tx, call, look.calls.get(call.call_id, _MOOT))
     return [one for one in moved if one is not None]
+
+
+def quarantined_for(reader: Reader, run_key: int) -> list[str]:
+    """The devices in quarantine that the run has asked for, by name."""
+    rows = reader.rows(
+        "SELECT q.resource FROM leases q INDEXED BY leases_quarantined WHERE q.state = 'quarantined'"
+        " AND EXISTS (SELECT 1 FROM leases l WHERE l.resource = q.resource AND l.run_key = ?) ORDER BY q.resource",
+        (run_key,),
+    )
+    return [row[0] for row in rows]
 
 
 _MOOT = DispatchFacts(

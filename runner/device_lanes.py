@@ -22,6 +22,7 @@ from .flights import FlightWatch
 from .lease_keeper import DeviceSet, LeaseKeeper
 from .lease_thread import LEASE_PARTS
 from .stopping import StopSwitch
+from .tally import PassedOver, Tally
 from .tenures import DeviceTenure
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class DeviceLanes:
         make_keeper: Callable[[Callable[[DeviceTenure], None]], LeaseKeeper],
         *,
         stop: StopSwitch,
+        tally: Tally,
         flights: FlightWatch,
         patience_seconds: float,
         grace_seconds: float,
@@ -93,6 +95,7 @@ class DeviceLanes:
         self._sides = sides
         self._tenure_seconds = spec.tenure_seconds
         self._stop = stop
+        self._tally = tally
         self._flights = flights
         self._patience = patience_seconds
         self._grace = grace_seconds
@@ -209,7 +212,7 @@ class DeviceLanes:
         lane.task = None
         lane.idle_since = time.monotonic()
         if not task.cancelled() and (problem := task.exception()) is not None:
-            self._close(lane)
+            self._close(lane, str(problem))
             self._fail(problem)
         self._changed()
 
@@ -266,15 +269,15 @@ class DeviceLanes:
                 await self._give_back(lane, reason="lost")
                 if lane.losses > _LOSSES_MAX:
                     raise
-            except DeviceQuarantined:
-                self._close(lane)
+            except DeviceQuarantined as kept:
+                self._close(lane, kept.what, is_for_operator=True)
                 return
-            except TargetNotFound:
+            except TargetNotFound as away:
                 if not lane.was_ready:
                     raise
                 await self._give_back(lane, reason="cannot be reached")
                 if time.monotonic() + pause > until:
-                    self._close(lane)
+                    self._close(lane, away.what)
                     return
                 if not await self._stop.sleep(pause):
                     return
@@ -289,7 +292,7 @@ class DeviceLanes:
             lane.tenure = await self._keeper.take(lane.devices, until=until)
         if lane.tenure is None:
             if not self._stop.is_asked:
-                self._close(lane)  # out of patience: a later session stands in line again
+                self._close(lane, "it was not to be had for as long as a session waits")
             return
         if side.variant_no not in lane.tenure.taken_over:
             await self._look(lane, lane.tenure, side)
@@ -312,7 +315,7 @@ class DeviceLanes:
     async def _quarantine(self, lane: _Lane) -> None:
         assert lane.tenure is not None
         tenure, lane.tenure = lane.tenure, None
-        self._close(lane)
+        self._close(lane, f"it is in quarantine: {tenure.quarantine}", is_for_operator=True)
         await self._keeper.quarantine(tenure, lane.devices)
 
     async def _give_back(self, lane: _Lane, *, reason: str) -> None:
@@ -327,9 +330,11 @@ class DeviceLanes:
         giving.add_done_callback(self._giving_back.discard)
         await asyncio.shield(giving)  # half given back would keep others waiting
 
-    def _close(self, lane: _Lane) -> None:
+    def _close(self, lane: _Lane, why: str, *, is_for_operator: bool = False) -> None:
+        """The session goes on without these devices; a later one stands in line again."""
         lane.is_closed = True
         self._closed(lane.variants)
+        self._tally.passed_over.append(PassedOver(lane.devices.first, why, is_for_operator))
 
 
 def _lanes(sets: Mapping[int, DeviceSet]) -> dict[int, _Lane]:

@@ -151,8 +151,8 @@ class Executor:
             )  # fmt: skip
 
         return DeviceLanes(
-            self._ledger, execution.sides, execution.device, keeper, stop=self._stop, flights=self._flights,
-            patience_seconds=execution.patience_seconds, grace_seconds=execution.grace_seconds,
+            self._ledger, execution.sides, execution.device, keeper, stop=self._stop, tally=self.tally,
+            flights=self._flights, patience_seconds=execution.patience_seconds, grace_seconds=execution.grace_seconds,
             changed=self._room.set, closed=self._feed.closed_variants.update, fail=self._fail,
         )  # fmt: skip
 

@@ -218,6 +218,7 @@ class LeaseKeeper:
         """Let nobody have the device before an operator has looked at it, and give the rest of the set back."""
         self._thread.forget(tenure)
         why = tenure.quarantine or "no reason is given"
+        await asyncio.to_thread(self._claims.quarantine, devices.first, why)
         await self._ledger.write_async(
             lambda tx: device_care.quarantine(tx, devices.first, reason=why, made_by=f"run {self._run_id}")
         )

@@ -175,6 +175,13 @@ class Recovery(Part):
     parked: int = 0
 
 
+class PassedOverLine(Part):
+    """A device that the session did without, and why: somebody else kept it, or an operator has to look at it."""
+
+    device: str
+    why: str
+
+
 class SessionPart(Part):
     """What this command did. ``reused`` had been answered before it began, ``stopped`` is why it ended early."""
 
@@ -182,6 +189,7 @@ class SessionPart(Part):
     dispatches: int
     stopped: str | None
     recovery: Recovery
+    passed_over: list[PassedOverLine] = []
 
 
 class RunEnd(RunStanding):

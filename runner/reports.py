@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from typing import Any, Final
 
 from ..ledger import report_reads, run_reads
 from ..ledger.canonical import parse_json
 from ..ledger.coordinators import coordinator_of
+from ..ledger.device_looks import quarantined_for
 from ..ledger.ledger import Ledger, Reader
 from ..ledger.run_reads import BudgetState, RunRow
 from ..ledger.slot_reads import next_not_before, scores_of
@@ -19,6 +22,7 @@ from .report_models import (
     Amount,
     BudgetLine,
     Executing,
+    PassedOverLine,
     Population,
     ReasonLine,
     Recovery,
@@ -71,9 +75,13 @@ def run_end(ledger: Ledger, outcome: RunOutcome, *, ledger_option: str = "") -> 
         interrupted=found.interrupted, parked=found.parked,
     )  # fmt: skip
     session = SessionPart(
-        reused=outcome.reused, dispatches=outcome.dispatches, stopped=outcome.stopped, recovery=recovery
-    )
-    return RunEnd(**{**parts, "exit_status": int(outcome.exit_status)}, session=session)
+        reused=outcome.reused, dispatches=outcome.dispatches, stopped=outcome.stopped, recovery=recovery,
+        passed_over=[PassedOverLine(device=one.resource, why=one.why) for one in outcome.passed_over],
+    )  # fmt: skip
+    own = {"next": outcome.next.value, "exit_status": int(outcome.exit_status)}
+    if looked_at := [one.resource for one in outcome.passed_over if one.is_for_operator]:
+        own["command"] = f"tallystick device show {shlex.quote(looked_at[0])}{ledger_option}"
+    return RunEnd(**{**parts, **own}, session=session)
 
 
 def list_of_runs(ledger: Ledger, *, limit: int) -> RunList:
@@ -95,13 +103,20 @@ def executing_now(ledger: Ledger, run_id: str) -> Executing | None:
 
 
 def next_command(
-    move: NextMove, run_id: str, people: Population, *, ledger_option: str = "", is_from_python: bool = False
+    move: NextMove,
+    run_id: str,
+    people: Population,
+    *,
+    ledger_option: str = "",
+    is_from_python: bool = False,
+    quarantined: Sequence[str] = (),
 ) -> str:
     """The command that does what helps next, empty where there is none.
 
     A run with targets or judges that were given from Python is gone on with by its own program, and by no command.
+    ``quarantined`` names devices that an operator has to look at first.
     """
-    command = _command(move, run_id, people)
+    command = _command(move, run_id, people, quarantined)
     if is_from_python and command.startswith("resume"):
         command = f"report {run_id}" if move is NextMove.DECIDE else ""
     return f"tallystick {command}{ledger_option}" if command else ""
@@ -113,7 +128,7 @@ def is_from_python(run: RunRow) -> bool:
     return any(one["kind"] == GIVEN for one in (*sides, *document["judges"]))
 
 
-def _command(move: NextMove, run_id: str, people: Population) -> str:
+def _command(move: NextMove, run_id: str, people: Population, quarantined: Sequence[str]) -> str:
     match move:
         case NextMove.NOTHING | NextMove.ADOPT:
             return ""
@@ -122,7 +137,7 @@ def _command(move: NextMove, run_id: str, people: Population) -> str:
         case NextMove.FUND:
             return f"resume {run_id} --amend UNIT=LIMIT --reason TEXT"
         case NextMove.DECIDE:
-            return _decision(run_id, people)
+            return f"device show {shlex.quote(quarantined[0])}" if quarantined else _decision(run_id, people)
 
 
 def _decision(run_id: str, people: Population) -> str:
@@ -171,8 +186,13 @@ def _standing(
         "custody": run.custody,
         "next": move.value,
         "command": next_command(
-            move, run.run_id, people, ledger_option=ledger_option, is_from_python=is_from_python(run)
-        ),
+            move,
+            run.run_id,
+            people,
+            ledger_option=ledger_option,
+            is_from_python=is_from_python(run),
+            quarantined=quarantined_for(reader, run.run_key) if people.pending else (),
+        ),  # fmt: skip
         "exit_status": int(exit_status_of(move)),
         "created_at": instant(run.created_us),
         "started_at": None if run.started_us is None else instant(run.started_us),

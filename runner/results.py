@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum, StrEnum
 
 import attrs
 
 from ..ledger.coordinators import Recovered
+from ..ledger.device_looks import quarantined_for
 from ..ledger.ledger import Ledger, Reader
 from ..ledger.run_reads import RunRow, find_run, slot_counts, slot_reasons
 from ..ledger.slot_reads import next_not_before, scores_of
 from ..ledger.states import SlotState
+from .tally import PassedOver
 
 __all__ = ["ExitStatus", "NextMove", "RunOutcome", "exit_status_of", "next_move", "outcome_of"]
 
@@ -34,14 +37,17 @@ class NextMove(StrEnum):
 
     NOTHING = "nothing"  # the run is complete
     RESUME = "resume"  # slots wait; resume goes on
-    DECIDE = "decide"  # unknown, failed, parked, unavailable or unjudged: look, then reconcile or retry
+    DECIDE = "decide"  # unknown, failed, parked, unavailable, unjudged, or a device in quarantine: look, then settle it
     FUND = "fund"  # a budget has no room
     ADOPT = "adopt"  # another ledger has custody
 
 
 @attrs.frozen
 class RunOutcome:
-    """A run after a session. ``counts`` covers the whole population, ``reused`` what was selected before."""
+    """A run after a session. ``counts`` covers the whole population, ``reused`` what was selected before.
+
+    ``passed_over`` names devices that the session did without.
+    """
 
     run_id: str
     name: str
@@ -54,6 +60,7 @@ class RunOutcome:
     not_before_us: int | None = None
     stopped: str | None = None
     recovered: Recovered | None = None
+    passed_over: tuple[PassedOver, ...] = ()
 
     @property
     def planned(self) -> int:
@@ -90,7 +97,9 @@ def next_move(reader: Reader, run: RunRow, counts: dict[SlotState, int]) -> Next
     if any(reason == "budget" for _, reason, _ in slot_reasons(reader, run.run_key)):
         return NextMove.FUND
     if run.state == "open" or counts[SlotState.PENDING] or counts[SlotState.IN_FLIGHT]:
-        return NextMove.RESUME
+        # Resuming would meet the same device again.
+        is_kept_off = counts[SlotState.PENDING] and quarantined_for(reader, run.run_key)
+        return NextMove.DECIDE if is_kept_off else NextMove.RESUME
     if any(counts[state] for state in _NEEDS_DECISION) or _has_no_verdict(reader, run):
         return NextMove.DECIDE
     return NextMove.NOTHING
@@ -104,6 +113,7 @@ def outcome_of(
     dispatches: int = 0,
     stopped: str | None = None,
     recovered: Recovered | None = None,
+    passed_over: Iterable[PassedOver] = (),
 ) -> RunOutcome:
     """The outcome as the ledger has it now; ``stopped`` is why the session ended early, if it did."""
     with ledger.reading() as reader:
@@ -111,10 +121,14 @@ def outcome_of(
         counts = slot_counts(reader, run.run_key)
         move = next_move(reader, run, counts)
         until = next_not_before(reader, run.run_key)
+    kept_off = tuple(passed_over)
+    if move is NextMove.RESUME and any(one.is_for_operator for one in kept_off):
+        move = NextMove.DECIDE  # by another ledger of this host, which this one knows nothing of
     status = ExitStatus.INTERRUPTED if stopped else exit_status_of(move)
     return RunOutcome(
-        run.run_id, run.name, run.state, counts, move, status, reused, dispatches, until or None, stopped, recovered
-    )
+        run.run_id, run.name, run.state, counts, move, status, reused, dispatches, until or None, stopped, recovered,
+        kept_off,
+    )  # fmt: skip
 
 
 def _has_no_verdict(reader: Reader, run: RunRow) -> bool:

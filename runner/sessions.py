@@ -138,7 +138,7 @@ async def run_session(
             await _leave(ledger, coordinator, began, switch.reason or "ended", is_whole=is_whole)
     return outcome_of(
         ledger, run.run_id, reused=tally.reused, dispatches=tally.dispatches, stopped=switch.reason,
-        recovered=coordinator.recovered,
+        recovered=coordinator.recovered, passed_over=tally.passed_over,
     )  # fmt: skip
 
 

@@ -6,7 +6,16 @@ import attrs
 
 from ..ledger.states import SlotState
 
-__all__ = ["Tally"]
+__all__ = ["PassedOver", "Tally"]
+
+
+@attrs.frozen
+class PassedOver:
+    """A device that this session did without, and why; ``is_for_operator``: nobody gets it before somebody looks."""
+
+    resource: str
+    why: str
+    is_for_operator: bool = False
 
 
 @attrs.define
@@ -20,6 +29,7 @@ class Tally:
     late: int = 0
     waits_until_us: int | None = None
     waits_for: dict[str, str] = attrs.field(factory=dict)
+    passed_over: list[PassedOver] = attrs.field(factory=list)
 
     @property
     def planned(self) -> int:

@@ -113,6 +113,7 @@ def show_card(screen: Screen, ledger: Ledger, session: Session, coordinator: Coo
 def show_end(screen: Screen, end: RunEnd) -> None:
     """How the run stands after a session."""
     show_standing(screen, end)
+    screen.pairs([("passed over", f"{one.device}: {one.why}") for one in end.session.passed_over])
     show_exit(screen, end)
 
 
@@ -267,6 +268,8 @@ def exit_line(found: RunStanding) -> tuple[str, Tone]:
             return f"out of budget, {people.unavailable} could not be attempted: {how}{room}", Tone.BAD
         case NextMove.ADOPT:
             return f"this ledger holds a {found.custody} of the run and cannot continue it", Tone.WARNING
+        case NextMove.DECIDE if left:
+            return f"not finished, {left} left: a device has to be looked at first; {command}", Tone.WARNING
         case NextMove.DECIDE:
             return f"finished, and something needs a decision: {_open(found)}; {command}", Tone.WARNING
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,9 @@ def rows(ledger: Ledger, sql: str, *parameters: object) -> list[Any]:
         return reader.rows(sql, parameters)
 
 
-def session_of(ledger: Ledger, target: Any, *, stop: StopSwitch | None = None, **options: Any) -> Any:
+def session_of(
+    ledger: Ledger, target: Any, *, stop: StopSwitch | None = None, **options: Any
+) -> Coroutine[Any, Any, RunOutcome]:
     found = find_or_create(ledger, describe(order_of(target, **options), ADAPTERS), new=True)
     return run_session(ledger, found, stop=stop)
 
@@ -115,8 +117,7 @@ def test_two_devices_have_a_conversation_each_at_the_same_time(ledger: Ledger) -
             return ANSWERED
 
         sides = {name: OnBench(reply=reply, benches=(Bench(name),)) for name in ("bench:a", "bench:b")}
-        outcome: RunOutcome = await session_of(ledger, sides, cases=2)
-        return outcome
+        return await session_of(ledger, sides, cases=2)
 
     assert asyncio.run(met()).counts[SlotState.SELECTED] == 4
 
@@ -144,8 +145,7 @@ def test_a_stop_ends_the_wait_and_leaves_the_line(ledger: Ledger) -> None:
         running = asyncio.ensure_future(session_of(ledger, target, stop=stop))
         await until_waiting(ledger)
         stop.ask("SIGINT")
-        outcome: RunOutcome = await running
-        return outcome
+        return await running
 
     outcome = asyncio.run(stopped())
     assert outcome.counts[SlotState.PENDING] == 1
@@ -177,8 +177,7 @@ def test_a_set_is_taken_all_or_none(ledger: Ledger) -> None:
         await until_waiting(ledger, count=2)
         assert rows(ledger, "SELECT 1 FROM leases WHERE resource = 'bench:a' AND state = 'held'") == []
         let_go(ledger, held)
-        outcome: RunOutcome = await running
-        return outcome
+        return await running
 
     assert asyncio.run(waited()).counts[SlotState.SELECTED] == 1
     assert [role for _, _, role in target.benches[0].log] == ["reset", "submit"]
@@ -249,7 +248,7 @@ def test_a_device_that_is_not_used_goes_to_who_waits_however_young_the_tenure(le
         while not idle.asked:  # noqa: ASYNC110 - a list wakes nobody
             await asyncio.sleep(0)
         async with asyncio.timeout(30):
-            outcome: RunOutcome = await session_of(ledger, {"v1": OnBench(benches=(bench,))})
+            outcome = await session_of(ledger, {"v1": OnBench(benches=(bench,))})
         stop.ask("enough")
         await running
         return outcome
