@@ -11,12 +11,12 @@ import attrs
 
 from .canonical import JsonValue
 from .errors import DeviceNotFound, UsageError
-from .lease_takeover import end_in_flight
+from .lease_takeover import end_in_flight, replace
 from .schema import leases
 from .statements import hot_insert
 from .transaction import Transaction
 
-__all__ = ["Revoked", "clear", "quarantine", "quarantine_reason", "require_known", "revoke"]
+__all__ = ["Revoked", "clear", "quarantine", "quarantine_reason", "release_dead", "require_known", "revoke"]
 
 _ADD_QUARANTINE = hot_insert(
     leases, "lease_id", "resource", "state", "worker_id", "fence", "asked_us", "since_us", "ended_us", "reason"
@@ -46,6 +46,12 @@ def revoke(tx: Transaction, resource: str, *, reason: str, made_by: str) -> Revo
     require_known(tx, resource)
     held = tx.row(_HOLDER, (resource,))
     return None if held is None else _end_held(tx, resource, held, "revoked", f"taken away by {made_by}: {reason}")
+
+
+def release_dead(tx: Transaction, resource: str, lease_id: str) -> bool:
+    """End the lease of a holder that is proven dead, as the next in line would; False when it ended meanwhile."""
+    held = tx.row(_HOLDER, (resource,))
+    return held is not None and held[0] == lease_id and bool(replace(tx, [lease_id], dead=(lease_id,)))
 
 
 def quarantine(tx: Transaction, resource: str, *, reason: str, made_by: str) -> bool:

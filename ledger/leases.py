@@ -101,7 +101,10 @@ def try_grant(tx: Transaction, set_id: str, *, dead: Collection[str] = ()) -> Gr
             (next_fence(tx, resource), tx.now_us, tx.now_us, lease_id),
         )  # fmt: skip
     granted = _granted(tx, set_id, replaced)
-    _tell(tx, set_id, "lease.granted", {"set": set_id, "fences": {one.resource: one.fence for one in granted.leases}})
+    run_key = _run_of(tx, set_id)
+    if run_key is not None:
+        fences: dict[str, JsonValue] = {one.resource: one.fence for one in granted.leases}
+        tx.event(run_key, "lease.granted", {"set": set_id, "fences": fences})
     return granted
 
 
@@ -129,8 +132,9 @@ def release(tx: Transaction, set_id: str, *, reason: str = "done") -> bool:
         " AND state IN ('held', 'waiting') AND worker_id = ?",
         (tx.now_us, reason, set_id, tx.worker_id),
     )
-    if held and changed:
-        _tell(tx, set_id, "lease.released", {"set": set_id, "reason": reason})
+    run_key = _run_of(tx, set_id) if held and changed else None
+    if run_key is not None:
+        tx.event(run_key, "lease.released", {"set": set_id, "reason": reason})
     return changed > 0
 
 
@@ -266,7 +270,6 @@ def _extend(tx: Transaction, set_id: str, state: str) -> None:
     )
 
 
-def _tell(tx: Transaction, set_id: str, kind: str, body: dict[str, JsonValue]) -> None:
-    run_key = tx.row("SELECT run_key FROM leases WHERE set_id = ? LIMIT 1", (set_id,))[0]
-    if run_key is not None:
-        tx.event(run_key, kind, body)
+def _run_of(tx: Transaction, set_id: str) -> int | None:
+    run_key: int | None = tx.row("SELECT run_key FROM leases WHERE set_id = ? LIMIT 1", (set_id,))[0]
+    return run_key

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from .device_commands import device
 from .settings import Settings, common, json_output
 
 __all__ = ["cli"]
@@ -91,7 +92,6 @@ def resume(
     )
 
 
-@cli.command(short_help="List the runs, the newest first.")
 @cli.command(short_help="Judge what a run has observed.")
 @click.argument("run")
 @click.argument("order", type=click.Path(path_type=Path))
@@ -121,6 +121,7 @@ def judge(
     return judge_run(settings, run, order, at_event=at_event, new=new, retry=retry, concurrency=concurrency)
 
 
+@cli.command(short_help="List the runs, the newest first.")
 @click.option("--limit", type=_POSITIVE, default=20, show_default=True, metavar="N", help="The N newest.")
 @json_output
 @common
@@ -238,6 +239,9 @@ def report(settings: Settings, run: str | None, *, form: str) -> int:
 
     settings.json = settings.json or form == "json"
     return show_report(settings, run)
+
+
+cli.add_command(device)
 
 
 @cli.group()
