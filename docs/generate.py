@@ -45,6 +45,7 @@ _TABLE_TITLES: Final = {
     "execution": "`[execution]`",
     "execution.backoff": "`[execution] backoff`",
     "device": "`[device]`",
+    "conversation": "`[conversation]`",
 }
 _FORMS: Final = {
     "array": "list",

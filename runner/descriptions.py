@@ -15,11 +15,13 @@ from ..ledger.planning import CasePlan, JudgePlan, RunPlan, VariantPlan
 from ..ledger.records import BudgetPlan
 from ..ledger.run_reads import RunRow
 from .case_files import CasesDigest, survey
-from .identity import evaluation_document, identity_digest, identity_document
+from .conversations import Conversation, PathMaker, UserMaker, build_conversation, build_user, refuse_unfit_targets
+from .identity import Section, evaluation_document, identity_digest, identity_document
 from .protocols import Judge, Missing, Target
 from .work_order import WorkOrder
 from .work_order_budgets import budget_tables
 from .work_order_build import Maker, build_judges, build_targets
+from .work_order_conversation import conversation_limits
 from .work_order_device import device_table
 from .work_order_execution import execution_table
 from .work_order_judges import JudgeSettings, settings_of_judges
@@ -39,10 +41,12 @@ __all__ = [
 
 @attrs.frozen
 class Adapters:
-    """Where targets and judges come from: what makes one of a kind from its table."""
+    """Where targets, judges and users come from: what makes one from its table; ``path`` compiles a place in a case."""
 
     target: Maker
     judge: Maker
+    user: UserMaker
+    path: PathMaker
 
 
 @attrs.frozen
@@ -56,6 +60,7 @@ class Description:
     cases_digest: str
     identity: Mapping[str, JsonValue]
     digest: str
+    conversation: Conversation | None = None
 
     @property
     def planned(self) -> int:
@@ -66,7 +71,8 @@ class Description:
     def dispatches_max(self) -> int:
         """The most dispatches that the limits of the execution allow, budgets aside."""
         execution = self.order.execution
-        return self.planned * execution.attempts_max * execution.dispatches_max
+        calls = 1 if self.conversation is None else self.conversation.spec.turns_max
+        return self.planned * calls * execution.attempts_max * execution.dispatches_max
 
 
 def describe(order: WorkOrder, adapters: Adapters) -> Description:
@@ -74,7 +80,7 @@ def describe(order: WorkOrder, adapters: Adapters) -> Description:
     targets = build_targets(order, adapters.target)
     judges = build_judges(order, adapters.judge)
     found = survey(order.cases)
-    return _described(order, targets, judges, found.value(), found.count)
+    return _described(order, adapters, targets, judges, found.value(), found.count)
 
 
 def describe_again(order: WorkOrder, run: RunRow, adapters: Adapters) -> Description:
@@ -84,7 +90,7 @@ def describe_again(order: WorkOrder, run: RunRow, adapters: Adapters) -> Descrip
     cases = stored["identity"]["cases"]
     targets = build_targets(order, adapters.target)
     judges = build_judges(order, adapters.judge)
-    return _described(order, targets, judges, str(cases["digest"]), int(cases.get("count", 0)))
+    return _described(order, adapters, targets, judges, str(cases["digest"]), int(cases.get("count", 0)))
 
 
 def run_plan(description: Description, *, forked_from: str | None = None) -> RunPlan:
@@ -133,6 +139,7 @@ def settings_of(order: WorkOrder) -> str:
         "execution": execution_table(order.execution),
         "budgets": budget_tables(order.budgets),
         "device": device_table(order.device),
+        **({} if order.conversation is None else {"conversation": conversation_limits(order.conversation)}),
     })  # fmt: skip
 
 
@@ -152,14 +159,27 @@ def case_plans(description: Description) -> Iterator[CasePlan]:
 
 
 def _described(
-    order: WorkOrder, targets: Mapping[str, Target], judges: Sequence[Judge], cases_digest: str, count: int
+    order: WorkOrder,
+    adapters: Adapters,
+    targets: Mapping[str, Target],
+    judges: Sequence[Judge],
+    cases_digest: str,
+    count: int,
 ) -> Description:
     for target in targets.values():
         target.check()
-    identity = identity_document(order, targets, cases_digest, cases_count=count)
-    return Description(order, targets, judges, count, cases_digest, identity, identity_digest(identity))
+    refuse_unfit_targets(order, targets)
+    user = build_user(order, adapters.user)
+    talk = build_conversation(order, user, path=adapters.path)
+    identity = identity_document(order, targets, cases_digest, cases_count=count, user=user)
+    return Description(order, targets, judges, count, cases_digest, identity, identity_digest(identity), talk)
 
 
 def fingerprint_of(description: Description, variant: str) -> str:
     """The digest of what an attempt of this variant depends on."""
-    return digest_of_value({"variant": variant, "target": dict(description.targets[variant].identity())})
+    seen: dict[str, JsonValue] = {"variant": variant, "target": dict(description.targets[variant].identity())}
+    identity = description.identity[Section.IDENTITY.value]
+    assert isinstance(identity, Mapping)
+    if "conversation" in identity:
+        seen["conversation"] = identity["conversation"]
+    return digest_of_value(seen)

@@ -24,6 +24,7 @@ from ..ledger.run_reads import stop_asked
 from ..ledger.slot_reads import asked_to_wait_until
 from ..ledger.states import SlotState
 from .attempt_steps import AttemptSteps
+from .conversations import Conversation
 from .device_lanes import DeviceLanes, device_sets
 from .ended import Ended
 from .feed import Feed
@@ -73,7 +74,7 @@ class VariantSide:
 class Execution:
     """How to execute: limits, throughput, judges, and what to stop on.
 
-    ``lease_holds`` is what a call of a lease sets aside.
+    ``lease_holds`` is what a call of a lease sets aside. Without a ``conversation`` a case is one request.
     """
 
     sides: Mapping[int, VariantSide]
@@ -87,6 +88,7 @@ class Execution:
     patience_seconds: float = attrs.field(factory=lambda: PATIENCE_SECONDS)
     device: DeviceSpec = DeviceSpec()
     lease_holds: tuple[Hold, ...] = ()
+    conversation: Conversation | None = None
 
 
 class Executor:

@@ -23,8 +23,9 @@ from ..ledger.canonical import JsonValue, canonical_text, digest_of_value, print
 from ..ledger.errors import IdentityChanged, UsageError
 from .budget_spec import UNITS, BudgetSpec
 from .errors import IdentityNewer
-from .protocols import Judge, Target
+from .protocols import Judge, Target, User
 from .work_order import ExecutionSpec, WorkOrder
+from .work_order_conversation import ConversationSpec, conversation_limits
 from .work_order_device import DEVICE_LIMITS, DEVICE_THROUGHPUT, DeviceSpec, device_table
 
 __all__ = [
@@ -79,7 +80,12 @@ class Difference:
 
 
 def identity_document(
-    order: WorkOrder, targets: Mapping[str, Target], cases_digest: str, *, cases_count: int | None = None
+    order: WorkOrder,
+    targets: Mapping[str, Target],
+    cases_digest: str,
+    *,
+    cases_count: int | None = None,
+    user: User | None = None,
 ) -> dict[str, JsonValue]:
     """The document for a run of this work order on these targets (by variant) and cases (`CasesDigest.value`).
 
@@ -98,7 +104,9 @@ def identity_document(
             for name, target in targets.items()
         },
     }
-    execution = order.execution
+    execution, talk = order.execution, order.conversation
+    if talk is not None:
+        identity["conversation"] = _conversation(talk, user)
     defaulted: list[str] = [key for key in (*_LIMITS, *_THROUGHPUT) if key in execution.defaulted]
     defaulted += [f"device_{key}" for key in (*DEVICE_LIMITS, *DEVICE_THROUGHPUT) if key in order.device.defaulted]
     return {
@@ -107,6 +115,7 @@ def identity_document(
         Section.LIMITS.value: {
             **_values(execution, _LIMITS),
             **_device_values(order.device, DEVICE_LIMITS),
+            **({} if talk is None else {"conversation": conversation_limits(talk)}),
             "budgets": _budgets(order.budgets),
         },
         Section.THROUGHPUT.value: {
@@ -173,18 +182,32 @@ def refuse_changes(run_id: str, differences: Iterable[Difference]) -> None:
 
 
 def _identity_of(variant: str, target: Target) -> dict[str, JsonValue]:
-    identity: dict[str, JsonValue] = {**target.identity(), "kind": target.kind}
+    return _json({**target.identity(), "kind": target.kind}, f"variants.{variant}.target")
+
+
+def _json(identity: Mapping[str, JsonValue], place: str) -> dict[str, JsonValue]:
     try:
         canonical_text(identity)
     except (TypeError, ValueError) as cause:
-        what = f"variants.{variant}.target: its identity is not JSON ({cause})"
+        what = f"{place}: its identity is not JSON ({cause})"
         raise UsageError(what, "Let identity() return text, numbers, lists and dicts") from cause
-    return identity
+    return dict(identity)
 
 
 def _values(execution: ExecutionSpec, keys: Sequence[str]) -> dict[str, JsonValue]:
     values = {key: getattr(execution, key) for key in keys}
     return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+
+
+def _conversation(talk: ConversationSpec, user: User | None) -> dict[str, JsonValue]:
+    """What is said in it; without what stands at its default, so that a new default of ours changes no run."""
+    usual = ConversationSpec()
+    told: dict[str, JsonValue] = {"turns": talk.turns} if user is None else {"user": _json(user.identity(), "user")}
+    if talk.turns_max != usual.turns_max:
+        told["turns_max"] = talk.turns_max
+    if talk.answer is not usual.answer:
+        told["answer"] = talk.answer.value
+    return told
 
 
 def _device_values(device: DeviceSpec, keys: Sequence[str]) -> dict[str, JsonValue]:

@@ -6,7 +6,7 @@ what became of it. Everything here is plain data, so that an adapter needs no ac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, runtime_checkable
 
 import attrs
@@ -33,6 +33,7 @@ __all__ = [
     "Target",
     "Turn",
     "Usage",
+    "User",
     "Verdict",
     "WireProgress",
 ]
@@ -199,6 +200,25 @@ class Dispatching:
     progress: WireProgress = attrs.field(factory=WireProgress)
     fence: int | None = None
     late: Callable[[Outcome], None] = lambda outcome: None
+
+
+@runtime_checkable
+class User(Protocol):
+    """What says the next message of a conversation, from what was answered: a simulated user."""
+
+    kind: str
+
+    def identity(self) -> Mapping[str, JsonValue]:
+        """What its messages depend on: canonical JSON, no secret, no path of the machine."""
+
+    def check(self) -> None:
+        """Raise WorkOrderInvalid or TargetNotFound where it cannot be asked; asks nothing."""
+
+    async def say(self, case: Case, history: Sequence[Exchange], *, deadline_seconds: float) -> JsonValue | Missing:
+        """The next message, MISSING where the conversation is over; may raise anything, TimeoutError where it is slow.
+
+        ``case`` comes without what is expected of it. The same history may be asked for again after a death.
+        """
 
 
 class QueryState:

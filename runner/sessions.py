@@ -37,12 +37,14 @@ from .evaluating import with_judges_of
 from .executor import Execution, Executor, VariantSide
 from .holds import holds_by_variant, holds_of_leases
 from .identity import Section, compare, refuse_changes
+from .protocols import User
 from .results import RunOutcome, outcome_of
 from .retry_policy import retry_policy
 from .stopping import StopSwitch
 from .tally import Tally
 from .work_order import WorkOrder
 from .work_order_budgets import read_budgets
+from .work_order_conversation import ConversationSpec, with_limits
 from .work_order_device import DEVICE_LIMITS, DEVICE_THROUGHPUT, DeviceSpec, read_device
 from .work_order_execution import ExecutionSpec, read_execution
 from .work_order_files import Place
@@ -87,9 +89,10 @@ def reopened(
     *,
     targets: Mapping[str, Any] | None = None,
     judges: Mapping[str, Any] | None = None,
+    user: User | None = None,
     folder: Path | None = None,
 ) -> Session:
-    """A run from what the ledger keeps of it; ``targets`` and ``judges`` given from Python are given again.
+    """A run from what the ledger keeps of it; ``targets``, ``judges`` and ``user`` given from Python are given again.
 
     Raises IdentityChanged, with every difference, when what an answer depends on is not what it was.
     """
@@ -98,9 +101,11 @@ def reopened(
         known = folder or folder_of(reader, run.run_id)
     order = WorkOrder.from_document(
         parse_json(run.work_order),  # type: ignore[arg-type]
-        source=f"run {run.run_id}", folder=known or "", targets=targets, judges=judges,
+        source=f"run {run.run_id}", folder=known or "", targets=targets, judges=judges, user=user,
     )  # fmt: skip
-    order = order.replaced(execution=_execution_of(run), device=_device_of(run))
+    order = order.replaced(
+        execution=_execution_of(run), device=_device_of(run), conversation=_conversation_of(run, order.conversation)
+    )
     description = describe_again(order, run, adapters)
     refuse_changes(run.run_id, compare(_stored_identity(run), description.identity))
     return Session(run, with_judges_of(ledger, run, description))
@@ -174,7 +179,7 @@ def _execution(ledger: Ledger, session: Session, concurrency: int | None, slots_
     return Execution(
         sides, description.judges, retry_policy(spec, chance=random.random), concurrency or spec.concurrency,
         spec.deadline_seconds, spec.grace_seconds, spec.rate_per_second, slots_max,
-        device=description.order.device, lease_holds=holds_of_leases(plans),
+        device=description.order.device, lease_holds=holds_of_leases(plans), conversation=description.conversation,
     )  # fmt: skip
 
 
@@ -248,6 +253,16 @@ def _device_of(run: RunRow) -> DeviceSpec:
     known = _stored_identity(run).get("defaulted", ())
     keys = (*DEVICE_LIMITS, *DEVICE_THROUGHPUT)
     return attrs.evolve(spec, defaulted=frozenset(key for key in keys if f"device_{key}" in known))
+
+
+def _conversation_of(run: RunRow, written: ConversationSpec | None) -> ConversationSpec | None:
+    """The conversation with the limits that are in force now."""
+    settings = parse_json(run.settings)
+    assert isinstance(settings, dict)
+    limits = settings.get("conversation")
+    if written is None or limits is None:
+        return written
+    return with_limits(written, limits, place=Place(f"run {run.run_id}", ("conversation",)))
 
 
 def _stored_identity(run: RunRow) -> dict[str, Any]:

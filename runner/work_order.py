@@ -19,6 +19,13 @@ from .case_files import CaseFile, CaseList, CasesInLedger, CaseSource, load_case
 from .case_files import cases as read_cases
 from .protocols import GIVEN, Case, Target
 from .work_order_budgets import budget_tables, read_budgets
+from .work_order_conversation import (
+    AnyUser,
+    ConversationOptions,
+    ConversationSpec,
+    conversation_table,
+    read_conversation,
+)
 from .work_order_device import DeviceOptions, DeviceSpec, device_table, read_device
 from .work_order_execution import ExecutionOptions, ExecutionSpec, execution_table, read_execution
 from .work_order_files import Place, parse_work_order, read_text, refuse_foreign
@@ -55,9 +62,9 @@ class WorkOrder:
     """A work order, whole and checked; its cases are read only when they are gone through.
 
     ``variants`` are targets (objects with an ``identity()``) or tables with a ``kind``; ``target`` alone makes one
-    variant, ``default``. Budgets are written as in ``[budgets]`` or ``[[budgets]]``, ``device`` as in ``[device]``, the
-    other options as in ``[execution]``. ``folder`` is where relative paths begin, ``source`` what faults are reported
-    under.
+    variant, ``default``. Budgets are written as in ``[budgets]`` or ``[[budgets]]``, ``device`` as in ``[device]``,
+    ``conversation`` as in ``[conversation]`` (its ``user`` may be a function decorated with ``@ts.user``), the other
+    options as in ``[execution]``. ``folder`` is where relative paths begin, ``source`` what faults are reported under.
     Raises WorkOrderInvalid.
     """
 
@@ -69,6 +76,7 @@ class WorkOrder:
     budgets: tuple[BudgetSpec, ...]
     execution: ExecutionSpec
     device: DeviceSpec
+    conversation: ConversationSpec | None
     folder: Path = attrs.field(eq=False)
     source: str = attrs.field(eq=False)
 
@@ -83,6 +91,7 @@ class WorkOrder:
         judges: Sequence[AnyJudge | Mapping[str, JsonValue]] = (),
         budgets: Mapping[str, object] | Sequence[object] = (),
         device: DeviceOptions | None = None,
+        conversation: ConversationOptions | None = None,
         folder: str | Path = "",
         **execution: Unpack[ExecutionOptions],
     ) -> None:
@@ -99,6 +108,7 @@ class WorkOrder:
             budgets=read_budgets(budgets, variants=list(sides), place=root.at("budgets")),
             execution=read_execution(dict(execution), place=root),
             device=read_device(device or {}, place=root.at("device")),
+            conversation=read_conversation(conversation, place=root.at("conversation")),
             folder=Path(folder),
             source=root.source,
         )
@@ -113,19 +123,23 @@ class WorkOrder:
         cases: AnyCases | None = None,
         targets: Mapping[str, AnyTarget] | None = None,
         judges: Mapping[str, AnyJudge] | None = None,
+        user: AnyUser | None = None,
     ) -> WorkOrder:
         """The work order that a document says.
 
-        What was given from Python (cases, targets by variant, judges by name) can be given again here; where it is
-        not, the work order can still be read, and `build_targets` tells what is missing. Raises WorkOrderInvalid.
+        What was given from Python (cases, targets by variant, judges by name, a conversation's user) can be given
+        again here; where it is not, the work order can still be read, and `build_targets` tells what is missing.
+        Raises WorkOrderInvalid.
         """
         root = Place(source)
         refuse_foreign(document, place=root)
         made = _read(document, root, Path(folder))
+        talk = made.conversation
         return made.replaced(
             cases=made.cases if cases is None else read_cases(cases),
             variants={name: (targets or {}).get(name, target) for name, target in made.variants.items()},
             judges=tuple((judges or {}).get(judge.name, judge) for judge in made.judges),
+            conversation=talk if talk is None or user is None else attrs.evolve(talk, user=user),
         )
 
     def to_document(self) -> dict[str, JsonValue]:
@@ -144,6 +158,7 @@ class WorkOrder:
             "budgets": budget_tables(self.budgets),
             "execution": execution_table(self.execution),
             "device": device_table(self.device),
+            **({} if self.conversation is None else {"conversation": conversation_table(self.conversation)}),
         }
 
     def replaced(self, **fields: Any) -> WorkOrder:
@@ -182,6 +197,7 @@ def _read(raw: Mapping[str, Any], root: Place, folder: Path) -> WorkOrder:
         budgets=read_budgets(order.budgets, variants=list(variants), place=root.at("budgets")),
         execution=read_execution(order.execution, place=root.at("execution")),
         device=read_device(order.device, place=root.at("device")),
+        conversation=read_conversation(order.conversation, place=root.at("conversation")),
         folder=folder,
         source=root.source,
     )

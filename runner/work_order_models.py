@@ -23,6 +23,7 @@ __all__ = [
     "BackoffTable",
     "BudgetTable",
     "CasesTable",
+    "ConversationTable",
     "DeviceTable",
     "ExecutionTable",
     "JudgeOrderTable",
@@ -93,6 +94,9 @@ class OrderTable(Table):
     )
     execution: dict[str, Any] = _key({}, KeyClass.LIMIT, "How the run is executed.")
     device: dict[str, Any] = _key({}, KeyClass.LIMIT, "How devices are held; for targets that work on one.")
+    conversation: dict[str, Any] | None = _key(
+        None, KeyClass.IDENTITY, "What is said in each case, turn after turn. Without it a case is one request."
+    )
 
 
 class CasesTable(Table):
@@ -259,6 +263,48 @@ class DeviceTable(Table):
     )
 
 
+class ConversationTable(Table):
+    turns: Annotated[str, Field(min_length=1)] | None = _key(
+        None,
+        KeyClass.IDENTITY,
+        "Path of a list of messages in the case's input (`$.turns`): what is said in each turn. Instead of `user`.",
+    )
+    user: Annotated[str, Field(min_length=1)] | None = _key(
+        None,
+        KeyClass.IDENTITY,
+        "Python function (`module:name`, or a name in `file`) that says the next message from what was answered.",
+    )
+    file: Annotated[str, Field(min_length=1)] | None = _key(
+        None, KeyClass.IDENTITY, "Python file of `user`, relative to the work order's folder."
+    )
+    arguments: dict[str, Any] = _key({}, KeyClass.IDENTITY, "Passed to `user` by name.")
+    version: str | None = _key(
+        None, KeyClass.IDENTITY, "Stands for the code of `user` in the run's identity, instead of its digest."
+    )
+    given: dict[str, Any] | None = _key(
+        None, KeyClass.FORM, "Written by tallystick into the ledger where the user function was given from Python."
+    )
+    turns_max: int = _key(50, KeyClass.IDENTITY, "The most turns of a conversation; then it is over.", ge=1, le=10_000)
+    answer: Literal["last", "all"] = _key(
+        "last",
+        KeyClass.IDENTITY,
+        "What the observation's answer is: that of the last turn, or the list of all. The evidence has all turns.",
+    )
+    resume: Literal["auto", "checkpoint", "restart"] = _key(
+        "auto",
+        KeyClass.LIMIT,
+        "Where a conversation that broke off goes on: `auto` as its target can, `checkpoint` never by asking again what"
+        " was answered, `restart` always at the beginning.",
+    )
+    deadline_seconds: float | None = _key(
+        None,
+        KeyClass.LIMIT,
+        "The whole time that one attempt at a conversation may take; no limit where absent. That of `[execution]`"
+        " counts for each turn.",
+        gt=0,
+    )
+
+
 TABLES: Final[Mapping[str, type[Table]]] = {
     "": OrderTable,
     "cases": CasesTable,
@@ -272,6 +318,7 @@ TABLES: Final[Mapping[str, type[Table]]] = {
     "execution": ExecutionTable,
     "execution.backoff": BackoffTable,
     "device": DeviceTable,
+    "conversation": ConversationTable,
 }
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .adapters.answers import Answer, Failed, OutcomeUnknown, Refused, request_id
     from .adapters.python_judge import judge
     from .adapters.python_target import target
+    from .adapters.python_user import user
     from .adapters.rule_judges import contains, exact, not_contains, numeric, regex
     from .api import OpenLedger, open, resume, resume_async, run, run_async  # noqa: A004 - read as ts.open
     from .ledger.errors import (
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
         WorkOrderInvalid,
     )
     from .runner.case_files import cases
-    from .runner.protocols import MISSING, Case, Judge, NoVerdict, Target, Usage, Verdict
+    from .runner.protocols import MISSING, Case, Exchange, Judge, NoVerdict, Target, Turn, Usage, User, Verdict
     from .runner.results import ExitStatus, NextMove, RunOutcome
     from .runner.stopping import StopSwitch
     from .runner.work_order import WorkOrder, load_work_order
@@ -48,6 +49,7 @@ __all__ = [
     "BudgetExhausted",
     "Case",
     "CommitUnknown",
+    "Exchange",
     "ExitStatus",
     "Failed",
     "IdentityChanged",
@@ -66,8 +68,10 @@ __all__ = [
     "StopSwitch",
     "TallystickError",
     "Target",
+    "Turn",
     "Usage",
     "UsageError",
+    "User",
     "Verdict",
     "WorkOrder",
     "WorkOrderInvalid",
@@ -86,12 +90,14 @@ __all__ = [
     "run",
     "run_async",
     "target",
+    "user",
 ]
 
 _HOMES = {
     ".adapters.answers": ("Answer", "Failed", "OutcomeUnknown", "Refused", "request_id"),
     ".adapters.python_judge": ("judge",),
     ".adapters.python_target": ("target",),
+    ".adapters.python_user": ("user",),
     ".adapters.rule_judges": ("contains", "exact", "not_contains", "numeric", "regex"),
     ".api": ("OpenLedger", "open", "resume", "resume_async", "run", "run_async"),
     ".ledger.errors": (
@@ -108,7 +114,18 @@ _HOMES = {
         "WorkOrderInvalid",
     ),
     ".runner.case_files": ("cases",),
-    ".runner.protocols": ("MISSING", "Case", "Judge", "NoVerdict", "Target", "Usage", "Verdict"),
+    ".runner.protocols": (
+        "MISSING",
+        "Case",
+        "Exchange",
+        "Judge",
+        "NoVerdict",
+        "Target",
+        "Turn",
+        "Usage",
+        "User",
+        "Verdict",
+    ),
     ".runner.results": ("ExitStatus", "NextMove", "RunOutcome"),
     ".runner.stopping": ("StopSwitch",),
     ".runner.work_order": ("WorkOrder", "load_work_order"),

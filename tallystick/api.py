@@ -25,7 +25,7 @@ from .ledger.settlements import Decision, Settlement
 from .ledger.slot_reads import CasePage, Score, Unknown, case_page, scores_of, unknown_outcomes
 from .ledger.states import SlotState
 from .runner.descriptions import describe
-from .runner.protocols import Judge, Target
+from .runner.protocols import Judge, Target, User
 from .runner.reconciling import settle_all
 from .runner.results import RunOutcome, outcome_of
 from .runner.sessions import find_or_create, reopened, run_session
@@ -81,18 +81,27 @@ def resume(
     ledger: StrPath | None = None,
     targets: Mapping[str, Target] | None = None,
     judges: Mapping[str, Judge] | None = None,
+    user: User | None = None,
     concurrency: int | None = None,
     limit: int | None = None,
     stop: StopSwitch | None = None,
 ) -> RunOutcome:
     """Recover a run and go on: the one with that id, id prefix or name, else the newest unfinished one.
 
-    ``targets`` (by variant) and ``judges`` (by name) are given again where the run was made from Python objects.
+    ``targets`` (by variant), ``judges`` (by name) and the conversation's ``user`` are given again where the run was
+    made from Python objects.
     Raises RunNotFound, RunBusy, IdentityChanged, and what `run` raises.
     """
     return _blocking(
         lambda: resume_async(
-            run, ledger=ledger, targets=targets, judges=judges, concurrency=concurrency, limit=limit, stop=stop
+            run,
+            ledger=ledger,
+            targets=targets,
+            judges=judges,
+            user=user,
+            concurrency=concurrency,
+            limit=limit,
+            stop=stop,
         )
     )
 
@@ -103,6 +112,7 @@ async def resume_async(
     ledger: StrPath | None = None,
     targets: Mapping[str, Target] | None = None,
     judges: Mapping[str, Judge] | None = None,
+    user: User | None = None,
     concurrency: int | None = None,
     limit: int | None = None,
     stop: StopSwitch | None = None,
@@ -110,7 +120,7 @@ async def resume_async(
     """`resume` on the running loop."""
     with Ledger.open(_path(ledger)) as opened:
         run_id = _named_or_newest(opened, run).run_id
-        session = await asyncio.to_thread(reopened, opened, run_id, ADAPTERS, targets=targets, judges=judges)
+        session = await asyncio.to_thread(reopened, opened, run_id, ADAPTERS, targets=targets, judges=judges, user=user)
         return await run_session(opened, session, stop=stop, concurrency=concurrency, slots_max=limit)
 
 
