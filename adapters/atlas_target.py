@@ -162,8 +162,6 @@ class AtlasTarget(LabTarget):
     # One request.
 
     async def get_ready(self, prepared: Prepared) -> None:
-        if self._tenure is None:
-            raise NotInStep("device.not_held", "a device is used under a lease only", state=DispatchState.FAILED)
         await super().get_ready(prepared)
         session, turn = prepared.head.get("session"), prepared.head.get("turn")
         if not isinstance(session, str) or not isinstance(turn, int) or turn == 1 or session in self.driver.sessions:

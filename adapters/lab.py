@@ -208,8 +208,7 @@ class LabTarget:
         self, role: str, prepared: Prepared, send: Callable[[str, int], Awaitable[Outcome]]
     ) -> Outcome:
         """A call for the device's own sake, under the lease; raises NotInStep where the lease is lost."""
-        if self._tenure is None:
-            return await send("", 0)  # by hand, without a ledger
+        assert self._tenure is not None, "take_over() comes before every call"
         try:
             return await self._tenure.call(self.resource, role, prepared, send)
         except LeaseLost as fault:
@@ -253,10 +252,12 @@ class LabTarget:
         self._is_in_step = False
         try:
             outcome = await self.exchange(prepared, dispatching)
-            self._is_in_step = self.is_in_step_after(outcome)
-        finally:
-            if progress.bytes_sent == 0:
-                self._is_in_step = True
+        except NotInStep:
+            raise
+        except BaseException:
+            self._is_in_step = progress.bytes_sent == 0
+            raise
+        self._is_in_step = self.is_in_step_after(outcome)
         return outcome
 
     async def exchange(self, prepared: Prepared, dispatching: Dispatching) -> Outcome:
@@ -278,6 +279,8 @@ class LabTarget:
 
     async def get_ready(self, prepared: Prepared) -> None:  # noqa: ARG002 - a device with sessions has to know
         """Whatever has to be before this request; raises NotInStep, and what `connect` raises."""
+        if self._tenure is None:
+            raise NotInStep("device.not_held", "a device is used under a lease only", state=DispatchState.FAILED)
         await self._get_ready()
 
     async def _get_ready(self) -> None:
@@ -308,9 +311,11 @@ class LabTarget:
                 await self.resynchronise()
         except NotInStep as fault:
             return attrs.evolve(fault.outcome(), bytes_sent=None, wire_sends=1)
-        except (OSError, NotConnected, WireCut) as fault:  # a TimeoutError is an OSError
-            told = f"what it is still doing could not be found out within {self.table.drain_seconds:g} s ({fault})"
-            return Outcome(DispatchState.UNKNOWN, "device.out_of_step", told, quarantine=one_line(told))
+        except TimeoutError:
+            told = f"what it is still doing could not be found out within {self.table.drain_seconds:g} s"
+            return Outcome(DispatchState.UNKNOWN, "device.out_of_step", told, quarantine=told)
+        except (OSError, NotConnected, WireCut) as fault:
+            return Outcome(DispatchState.REFUSED, "connect.failed", one_line(f"it cannot be reached ({fault})"))
         return Outcome(DispatchState.ANSWERED, answer=None)
 
     def compare(self, facts: Mapping[str, JsonValue]) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import attrs
 
 from tallystick.adapters.atlas_target import AtlasTarget
+from tallystick.adapters.line_target import LineTarget
 from tallystick.adapters.registry import target_from_work_order
 from tallystick.ledger.canonical import JsonValue
 from tallystick.ledger.errors import LeaseLost
@@ -19,7 +22,7 @@ from tallystick.runner.device_protocols import OpenRequest, TakenOver, Tenure
 from tallystick.runner.protocols import Dispatching, Outcome, Prepared, SlotView, Turn
 
 from ...fixtures.atlas_handle import AtlasDevice
-from .makers import make_case, make_dispatching
+from .makers import FIXTURES, make_case, make_dispatching, read_lines
 
 ATLAS = "atlas:SN-1"
 
@@ -93,13 +96,68 @@ async def send(target: Any, slot: SlotView, **more: Any) -> tuple[Outcome, Dispa
     return await target.dispatch(target.prepare(slot), dispatching), dispatching
 
 
+@attrs.define
+class Instrument:
+    """A running ``line_instrument.py``."""
+
+    process: subprocess.Popen[str]
+    address: str
+    log: Path
+
+    @classmethod
+    def start(cls, folder: Path, *options: str) -> Instrument:
+        log = folder / "queries.jsonl"
+        process = subprocess.Popen(
+            [sys.executable, str(FIXTURES / "line_instrument.py"), "--log", str(log), *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        told = cast("IO[str]", process.stdout).readline().strip()
+        return cls(process, told if told.startswith("/") else f"127.0.0.1:{told}", log)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return read_lines(self.log)
+
+    def tell(self, command: str) -> None:
+        """Say a command, and wait until it is done."""
+        stdin = cast("IO[str]", self.process.stdin)
+        stdin.write(f"{command}\n")
+        stdin.flush()
+        self.wait_for(f"done {command.partition(' ')[0]}")
+
+    def wait_for(self, line: str) -> None:
+        assert cast("IO[str]", self.process.stdout).readline().strip() == line
+
+    def stop(self) -> None:
+        with self.process as process:
+            process.kill()
+
+
+def make_line(instrument: Instrument | str, **options: Any) -> LineTarget:
+    address = instrument if isinstance(instrument, str) else instrument.address
+    table = {"address": address, "serial": "SN-7", "drain_seconds": 5.0, **options}
+    target = target_from_work_order("line", table, folder=Path(), place="target")
+    assert isinstance(target, LineTarget)
+    return target
+
+
 async def in_thread(work: Callable[[], Any]) -> Any:
     """What blocks until another process is somewhere, without blocking the loop that gets it there."""
     return await asyncio.to_thread(work)
 
 
 @contextlib.contextmanager
-def a_device(folder: Path, *options: str, **more: Any) -> Any:
+def an_instrument(folder: Path, *options: str) -> Iterator[Instrument]:
+    instrument = Instrument.start(folder, *options)
+    try:
+        yield instrument
+    finally:
+        instrument.stop()
+
+
+@contextlib.contextmanager
+def a_device(folder: Path, *options: str, **more: Any) -> Iterator[AtlasDevice]:
     device = AtlasDevice.start(folder, *options, **more)
     try:
         yield device

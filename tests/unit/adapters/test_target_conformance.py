@@ -13,6 +13,7 @@ import pytest
 
 from tallystick.adapters.atlas_target import AtlasTable, AtlasTarget
 from tallystick.adapters.errors import CaseUnfit
+from tallystick.adapters.line_target import LineTable, LineTarget
 from tallystick.adapters.registry import target_from_work_order
 from tallystick.adapters.tables import read_table
 from tallystick.ledger.canonical import JsonValue, canonical_text, digest_of_bytes
@@ -20,7 +21,7 @@ from tallystick.ledger.states import DispatchState, IfUnknown
 from tallystick.runner.protocols import MISSING, Case, Outcome, Target
 
 from ...fixtures.atlas_handle import AtlasDevice
-from .device_makers import FakeTenure, a_device
+from .device_makers import FakeTenure, Instrument, a_device, an_instrument
 from .makers import FIXTURES, Service, dispatch_case, make_case, make_dispatching, make_slot, read_lines, run, run_case
 
 HOSTILE = [
@@ -35,6 +36,8 @@ class Kind(Protocol):
 
     name: str
     sends_bytes: bool  # whether what is received can be compared with the prepared bytes
+    sends_request_id: bool
+    gives_retry_after: bool
     fences: tuple[int | None, int | None]  # what is received of fence 41, and of none
     if_unknown: IfUnknown  # the default
 
@@ -42,13 +45,15 @@ class Kind(Protocol):
     def unreachable(self) -> Target | None: ...
     def lines(self) -> list[dict[str, Any]]: ...
     def answering(self, value: JsonValue) -> Case: ...
-    def refusing(self) -> Case: ...
+    def refusing(self) -> Case | None: ...
     def failing(self) -> Case: ...
     def hanging(self) -> Case: ...
 
 
 class Common:
     sends_bytes = True
+    sends_request_id = True
+    gives_retry_after = True
     fences: tuple[int | None, int | None] = (41, None)
     if_unknown = IfUnknown.KEEP
 
@@ -90,6 +95,7 @@ class HttpKind(Common):
 
 class ProcessKind(Common):
     name = "process"
+    gives_retry_after = False
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -208,7 +214,66 @@ class AtlasKind(Common):
         return make_case({"behave": {"hang": True}})
 
 
-@pytest.fixture(params=["http", "process", "blocking", "on_the_loop", "atlas"])
+class HeldLine(LineTarget):
+    """Taken over as soon as it is open."""
+
+    async def open(self) -> None:
+        await super().open()
+        if self.is_there:
+            await self.take_over(FakeTenure())
+        else:
+            self._tenure = FakeTenure()
+
+    is_there = True
+
+
+class LineKind(Common):
+    name = "line"
+    sends_request_id = False
+    gives_retry_after = False
+    fences: tuple[int | None, int | None] = (None, None)
+
+    def __init__(self, instrument: Instrument, folder: Path) -> None:
+        self.instrument = instrument
+
+    def target(self, **options: Any) -> HeldLine:
+        table = {
+            "address": self.instrument.address,
+            "serial": "SN-7",
+            "payload": "ASK {{input}}",
+            "output": "json",
+            "answer": "$.answer",
+            "usage": {"tokens_in": "$.usage.tokens_in", "tokens_out": "$.usage.tokens_out"},
+            "error": {"path": "$.error", "refused": False},
+            "echo": "ECHO {{nonce}}",
+            "reconnect": True,
+            **options,
+        }
+        return HeldLine(read_table(LineTable, table, place="target"), place="target")
+
+    def unreachable(self) -> Target:
+        target = self.target(address="127.0.0.1:1")
+        target.is_there = False
+        return target
+
+    def lines(self) -> list[dict[str, Any]]:
+        found = [line for line in self.instrument.lines() if line["line"].startswith("ASK")]
+        return [{**line, "fence": None, "request_id": None} for line in found]
+
+    def answering(self, value: JsonValue) -> Case:
+        return make_case({"answer": {"answer": value, "usage": {"tokens_in": 7, "tokens_out": 3}}})
+
+    def refusing(self) -> None:
+        return None
+
+    def failing(self) -> Case:
+        return make_case({"answer": {"error": "broken", "usage": {"tokens_in": 7}}})
+
+    def hanging(self) -> Case:
+        return make_case({"behave": {"hold": "for ever"}})
+
+
+@pytest.fixture(params=["http", "process", "blocking", "on_the_loop", "atlas", "line"])
 def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kind]:
     if request.param == "http":
         service = Service.start(tmp_path)
@@ -219,6 +284,9 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     elif request.param == "atlas":
         with a_device(tmp_path) as device:
             yield AtlasKind(device, tmp_path)
+    elif request.param == "line":
+        with an_instrument(tmp_path) as instrument:
+            yield LineKind(instrument, tmp_path)
     else:
         monkeypatch.setenv("COUNTER_LOG", str(tmp_path / "calls.jsonl"))
         yield PythonKind(tmp_path, request.param)
@@ -243,14 +311,18 @@ def test_whole_answer_in_time_is_answered_with_its_usage(kind: Kind) -> None:
     assert (outcome.usage.tokens_in, outcome.usage.tokens_out, outcome.usage.cost_nanousd) == (7, 3, None)
     assert outcome.wire_sends == 1
     counted(kind, outcome)
-    assert kind.lines()[0]["request_id"] == "the-request-id"
+    if kind.sends_request_id:
+        assert kind.lines()[0]["request_id"] == "the-request-id"
 
 
 def test_refusal_is_refused_and_says_when_to_come_back_where_it_can(kind: Kind) -> None:
-    outcome = run_case(kind.target(), kind.refusing())
+    case = kind.refusing()
+    if case is None:
+        pytest.skip("it has no word for it")
+    outcome = run_case(kind.target(), case)
     assert outcome.state is DispatchState.REFUSED
     assert outcome.reason
-    assert outcome.retry_after_seconds == (None if kind.name == "process" else 7)
+    assert outcome.retry_after_seconds == (7 if kind.gives_retry_after else None)
     assert outcome.answer is MISSING
     counted(kind, outcome)
 
@@ -370,7 +442,8 @@ def test_same_request_sent_again_is_the_same_under_the_same_id(kind: Kind) -> No
 
     run(scenario())
     one, other = kind.lines()
-    assert one["request_id"] == other["request_id"] == "one-id"
+    if kind.sends_request_id:
+        assert one["request_id"] == other["request_id"] == "one-id"
     assert one["payload_digest"] == other["payload_digest"]
 
 
