@@ -181,14 +181,20 @@ class LabTarget:
             try:
                 return await self.taken_over(tenure)
             except NotInStep as fault:
+                facts = self.facts
+                await self._leave()
                 if fault.reason == LEASE_LOST:
                     raise LeaseLost(str(fault), "The device is asked for again", self.resource) from None
                 if fault.quarantine is None:
                     raise TargetNotFound(f"{self.place}: {self.resource}: {fault}", "Look at the device") from None
-                return TakenOver(self.facts, quarantine=fault.quarantine)
+                return TakenOver(facts, quarantine=fault.quarantine)
             except (OSError, NotConnected, WireCut) as fault:
+                await self._leave()
                 remedy = "Switch it on, or correct its address"
                 raise TargetNotFound(f"{self.place}: {self.resource} cannot be reached ({fault})", remedy) from None
+            except BaseException:
+                await self._leave()
+                raise
 
     async def taken_over(self, tenure: Tenure) -> TakenOver:
         """Get into step and identify."""

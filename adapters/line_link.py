@@ -86,18 +86,19 @@ class LineLink(asyncio.Protocol):
         self._writing.write(line + ending)
 
     async def read_line(self, bytes_max: int) -> bytes:
-        """The next line without its end; raises LineTooLong, and ConnectionResetError where none will come."""
-        while b"\n" not in self._received:
-            if len(self._received) > bytes_max:
-                raise LineTooLong(f"a line is longer than {bytes_max:,} bytes")
+        """The next line without its end; raises ConnectionResetError where none will come.
+
+        Raises LineTooLong, and drops what there is of that line; its rest counts as the next.
+        """
+        while b"\n" not in self._received and len(self._received) <= bytes_max:
             if self._is_closed:
                 raise ConnectionResetError("the connection was closed within an answer") from self._fault
             self._changed.clear()
             await self._changed.wait()
-        line, _, rest = self._received.partition(b"\n")
-        if len(line) > bytes_max:
-            raise LineTooLong(f"a line is longer than {bytes_max:,} bytes")
+        line, end, rest = self._received.partition(b"\n")
         self._received[:] = rest
+        if len(line) > bytes_max or not end:
+            raise LineTooLong(f"a line is longer than {bytes_max:,} bytes")
         return bytes(line).removesuffix(b"\r")
 
     def drop_received(self) -> int:

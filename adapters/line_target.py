@@ -220,11 +220,15 @@ class LineTarget(LabTarget):
         nonce = secrets.token_hex(8)
         self.link.write_line(self.table.echo.replace(_NONCE, nonce).encode(self.table.encoding), self._ending)
         before: list[bytes] = []
-        while nonce.encode("ascii") not in (line := await self.link.read_line(self.table.line_bytes_max)):
+        while len(before) < _LINES_MAX:
+            try:
+                line = await self.link.read_line(self.table.line_bytes_max)
+            except LineTooLong as fault:
+                line = str(fault).encode("ascii")
+            if nonce.encode("ascii") in line:
+                return before
             before.append(line)
-            if len(before) > _LINES_MAX:
-                raise NotInStep("device.out_of_step", "it talks without end", quarantine=True)
-        return before
+        raise NotInStep("device.out_of_step", "it talks without end", quarantine=True)
 
 
 def _number(line: bytes) -> JsonValue:
