@@ -69,6 +69,7 @@ acceptance-record: $(INSTALLED)
 docs: $(INSTALLED)
 	$(RUN) docs/generate.py
 	$(RUN) docs/generate_adapters.py
+	$(RUN) docs/generate_schemas.py
 
 COMPILE = $(VENV)/bin/pip-compile --quiet --no-config --generate-hashes --allow-unsafe --strip-extras --no-header \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options $(if $(UPGRADE),--upgrade)

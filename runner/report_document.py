@@ -247,6 +247,7 @@ class SlotLine(Part):
 class RunReport(RunStanding):
     """What ``report`` says of a run as it stood at ``event``.
 
+    ``metadata_keys`` are those of the cases, the first hundred by name: what can be sliced and grouped by.
     ``population`` is that of the slice, where one was asked for. ``trouble`` is cut at a bound, and ``trouble_omitted``
     counts the rest. In JSON the document ends with ``slots``: a `SlotLine` for every planned observation of the slice.
     """
@@ -263,6 +264,7 @@ class RunReport(RunStanding):
     judge_totals: TotalsPart | None
     durations: list[DurationLine]
     groups: list[GroupLine]
+    metadata_keys: list[str]
     sessions: list[SessionLine]
     marks: list[MarkLine]
     timeline: TimeLine

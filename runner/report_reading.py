@@ -45,6 +45,7 @@ __all__ = ["TROUBLE_MAX", "Report", "ReportSource", "open_report", "report_of"]
 
 TROUBLE_MAX: Final = 10_000
 GROUPS_MAX: Final = 1_000
+METADATA_KEYS_MAX: Final = 100
 _TROUBLED: Final = (SlotState.FAILED, SlotState.PARKED, SlotState.UNAVAILABLE, SlotState.UNKNOWN)
 
 
@@ -150,13 +151,14 @@ class _Collected:
     times: Times
     trouble: list[TroubleLine]
     groups: dict[str | None, tuple[Any, Figures]]
-    without_key: int = 0
+    metadata_keys: set[str] = attrs.field(factory=set)
 
 
 def _collect(source: ReportSource) -> _Collected:
     found = _Collected(_figures(source), Times(), [], {})
     for row, metadata in source.rows():
         found.figures.add(row)
+        found.metadata_keys.update(metadata)
         found.times.add(row, source.variants[row.variant_no])
         if row.state in _TROUBLED and len(found.trouble) < TROUBLE_MAX:
             found.trouble.append(_trouble(row, source.variants[row.variant_no]))
@@ -215,7 +217,7 @@ def _summary(source: ReportSource, ledger: str, ledger_option: str) -> RunReport
             duration_line(source.variants[number], one.seconds, one.silent)
             for number, one in figures.variants.items()
         ],
-        groups=_group_lines(source, found.groups),
+        groups=_group_lines(source, found.groups), metadata_keys=sorted(found.metadata_keys)[:METADATA_KEYS_MAX],
         sessions=session_lines(history.sessions), marks=mark_lines(history.marks), timeline=found.times.line(history),
         open_points=open_points(
             run.run_id, counts, figures.reasons, scores, ledger_option=ledger_option,

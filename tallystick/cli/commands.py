@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from .device_commands import device
+from .report_commands import report
 from .settings import Settings, common, json_output
 
 __all__ = ["cli"]
@@ -227,21 +228,8 @@ def cancel(settings: Settings, run: str, *, abandon: bool, reason: str | None) -
     return ask_to_stop(settings, run, reason=reason)
 
 
-@cli.command(short_help="Report on a run.")
-@click.argument("run", required=False)
-@click.option("--format", "form", type=click.Choice(["terminal", "json"]), default="terminal", show_default=True)
-@json_output
-@common
-@click.pass_obj
-def report(settings: Settings, run: str | None, *, form: str) -> int:
-    """Report on RUN: population, scores with denominators, failures, what was spent; without RUN on the newest."""
-    from .looking import show_report
-
-    settings.json = settings.json or form == "json"
-    return show_report(settings, run)
-
-
 cli.add_command(device)
+cli.add_command(report)
 
 
 @cli.group()

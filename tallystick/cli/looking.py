@@ -1,4 +1,4 @@
-"""The commands that only look: ``runs``, ``status``, ``show``, ``report``."""
+"""The commands that only look: ``runs``, ``status``, ``show``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from ..ledger.errors import UsageError
 from ..ledger.ledger import Ledger
 from ..ledger.run_reads import RunRow, newest_unfinished
 from ..ledger.slot_reads import case_page
-from ..runner.report_reading import report_of
 from ..runner.reports import list_of_runs, status_of
 from . import screens
 from .choosing import named_or_newest
 from .output import write_json
 from .settings import Settings
 
-__all__ = ["show_case", "show_report", "show_runs", "show_status"]
+__all__ = ["show_case", "show_runs", "show_status"]
 
 
 def show_runs(settings: Settings, *, limit: int) -> int:
@@ -42,17 +41,6 @@ def show_status(settings: Settings, run: str | None) -> int:
         write_json(found)
     else:
         screens.show_status(settings.screen(), found)
-    return 0
-
-
-def show_report(settings: Settings, run: str | None) -> int:
-    """The report of a run."""
-    with Ledger.open(settings.ledger_path) as ledger:
-        found = report_of(ledger, named_or_newest(ledger, run).run_id, ledger_option=settings.ledger_option)
-    if settings.json:
-        write_json(found)
-    else:
-        screens.show_report(settings.screen(), found)
     return 0
 
 

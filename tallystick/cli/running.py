@@ -26,7 +26,8 @@ from .interrupts import Interrupts
 from .live import Display
 from .loops import run_to_end
 from .output import write_json
-from .screens import show_card, show_end, show_report
+from .report_screen import show_report
+from .screens import show_card, show_end
 from .screens import show_preflight as show_preflight_on
 from .settings import Settings
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from ..runner.report_document import RunReport
 from ..runner.report_models import BudgetLine, RunEnd, RunStanding, RunStatus, TotalsPart
 from ..runner.results import NextMove
 from .screen import Screen, Tone
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "exit_line",
+    "show_budgets",
     "show_card",
     "show_end",
     "show_exit",
     "show_preflight",
-    "show_report",
     "show_standing",
     "show_status",
+    "totals_rows",
 ]
 
-_TROUBLE_SHOWN = 20
 _ACTIONS = {
     "create": "a new run begins",
     "continue": "run {run} goes on",
@@ -133,19 +133,6 @@ def show_status(screen: Screen, status: RunStatus) -> None:
         show_exit(screen, status)
 
 
-def show_report(screen: Screen, report: RunReport) -> None:
-    """Population first, then scores, what went wrong, what was spent, and each case that has no observation."""
-    show_standing(screen, report)
-    if report.trouble:
-        shown = report.trouble[:_TROUBLE_SHOWN]
-        rows = [(one.case, one.variant, one.repetition, one.state, one.reason, one.message) for one in shown]
-        screen.table(["case", "variant", ">repetition", "state", "reason", "message"], rows, title="no observation")
-        rest = len(report.trouble) - len(shown) + report.trouble_omitted
-        if rest:
-            screen.line(f"and {rest} more; --json lists them")
-    show_exit(screen, report)
-
-
 def show_standing(screen: Screen, found: RunStanding) -> None:
     """Everything that reports, status and ends have in common."""
     _head(screen, found)
@@ -172,11 +159,12 @@ def _figures(screen: Screen, found: RunStanding) -> None:
         reasons = [(one.count, one.state, one.reason) for one in found.reasons]
         screen.table([">count", "state", "reason"], reasons, title="why there is no observation")
     if found.budgets:
-        _budgets(screen, found.budgets)
-    screen.pairs(_totals(found))
+        show_budgets(screen, found.budgets)
+    screen.pairs(totals_rows(found))
 
 
-def _budgets(screen: Screen, lines: list[BudgetLine]) -> None:
+def show_budgets(screen: Screen, lines: Sequence[BudgetLine]) -> None:
+    """What each budget was spent on, and what it holds."""
     has_waste = any(line.counted is not None for line in lines)
     columns = ["budget", ">limit", ">spent", ">held", ">held by unknown", ">left"]
     rows = []
@@ -206,7 +194,8 @@ def _with_unknown(spent: str, line: BudgetLine) -> str:
     return f"≤ {spent}" if line.kind == "hard" else f"~ {spent}"
 
 
-def _totals(found: RunStanding) -> list[tuple[str, str]]:
+def totals_rows(found: RunStanding) -> list[tuple[str, str]]:
+    """What was sent, as pairs."""
     rows = [] if found.totals is None else _calls(found.totals)
     if found.totals is None:
         rows.append(("calls", f"`tallystick report {found.run}` counts them, with the scores"))

@@ -1,13 +1,20 @@
-"""Plain words for what the ledger keeps as tokens."""
+"""Plain words for what the ledger keeps as tokens; the same as in every other form of a report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
-
-from ..ledger.settlements import Decision
-from ..ledger.states import IfUnknown
-from ..runner.report_models import BudgetLine, Population
+from ..renderers.words import (
+    IF_UNKNOWN,
+    amount_words,
+    budget_name,
+    command_words,
+    decision_word,
+    duration,
+    in_words,
+    joined,
+    money_or_count,
+    people_line,
+    plural,
+)
 
 __all__ = [
     "IF_UNKNOWN",
@@ -22,76 +29,3 @@ __all__ = [
     "people_line",
     "plural",
 ]
-
-IF_UNKNOWN: Final = {
-    IfUnknown.KEEP: "a lost answer stays unknown until you settle it; the call is never sent again by itself",
-    IfUnknown.RESEND: "a lost answer is asked for by sending the same bytes again under the same request id",
-    IfUnknown.QUERY: "a lost answer is asked for by its request id; sent again only when proven not to have landed",
-    IfUnknown.REPEAT: "after a lost answer the case is asked anew, which may cost again",
-    IfUnknown.RESTART: "after a lost answer the whole session is started again, which may cost again",
-}
-
-
-def in_words(if_unknown: str) -> str:
-    """What follows an unknown outcome by itself."""
-    return IF_UNKNOWN[IfUnknown(if_unknown)]
-
-
-def command_words(command: str) -> str:
-    """The command that helps, or what helps where a run's targets were given from Python."""
-    return f"`{command}`" if command else "run the Python program again that began it"
-
-
-def decision_word(decision: str) -> str:
-    """What an outcome was settled as."""
-    return "given up" if decision == Decision.GIVE_UP else decision.replace("_", " ")
-
-
-def plural(count: int, word: str, words: str = "") -> str:
-    """``1 case``, ``2 cases``."""
-    return f"{count} {word if count == 1 else words or word + 's'}"
-
-
-def people_line(people: Population) -> str:
-    """The whole population in one line; states that nobody is in are left out, except the selected."""
-    others = [
-        ("failed", people.failed), ("unknown", people.unknown), ("unavailable", people.unavailable),
-        ("cancelled", people.cancelled), ("parked", people.parked), ("in flight", people.in_flight),
-        ("pending", people.pending),
-    ]  # fmt: skip
-    shown = [f"{people.selected} selected", *(f"{count} {word}" for word, count in others if count)]
-    return f"{people.planned} planned = {' + '.join(shown)}"
-
-
-def budget_name(line: BudgetLine) -> str:
-    """``dispatches``, or with what it is for: ``usd of variant old``."""
-    return line.unit if line.scope == "run" else f"{line.unit} of {line.scope} {line.name}"
-
-
-def money_or_count(unit: str, amount: object) -> str:
-    """An amount with its unit where that is not in the name already."""
-    return f"${amount}" if unit == "usd" else f"{amount} s" if unit == "seconds" else str(amount)
-
-
-def amount_words(unit: str, amount: object) -> str:
-    """An amount that stands alone: ``1 dispatch``, ``$0.01``, ``3 s``, ``12 tokens``."""
-    if unit == "dispatches":
-        return plural(int(str(amount)), "dispatch", "dispatches")
-    shown = money_or_count(unit, amount)
-    return f"{shown} {unit.replace('_', ' ')}" if unit.startswith("tokens") else shown
-
-
-def duration(seconds: float) -> str:
-    """``8 s``, ``3 min 20 s``, ``2 h 5 min``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
-
-
-def joined(parts: Iterable[str]) -> str:
-    """The parts that are there, with dots between."""
-    return " · ".join(part for part in parts if part)

@@ -21,7 +21,8 @@ from tests.unit.cli.project import ROOT
 COMMANDS = (ROOT / "docs/reference/commands.md").read_text()
 STATUSES = (ROOT / "docs/reference/exit-statuses.md").read_text()
 COMMON = {"--ledger", "--debug", "--json"}
-MODELS = ("tallystick.runner.report_models", "tallystick.runner.case_pages", "tallystick.runner.preflight",
+MODELS = ("tallystick.runner.report_models", "tallystick.runner.report_document",
+          "tallystick.runner.case_pages", "tallystick.runner.preflight",
           "tallystick.runner.unknowns", "tallystick.runner.resume_check")  # fmt: skip
 
 
@@ -43,7 +44,8 @@ def _section(name: str) -> str:
 
 
 def _options(command: click.Command) -> set[str]:
-    return {name for one in command.params if isinstance(one, click.Option) for name in one.opts}
+    names = (name for one in command.params if isinstance(one, click.Option) for name in one.opts)
+    return {name for name in names if name.startswith("--")}
 
 
 def test_every_command_has_a_section_and_every_section_a_command() -> None:

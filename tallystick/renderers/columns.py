@@ -1,0 +1,63 @@
+"""The columns of a report as a table: one row a planned observation, for spreadsheets and data frames."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Any
+
+from ..runner.report_document import RunReport, SlotLine, VerdictLine
+
+__all__ = ["column_names", "row_of"]
+
+_OWN = (
+    "case",
+    "variant",
+    "repetition",
+    "state",
+    "reason",
+    "message",
+    "attempts",
+    "dispatches",
+    "replays",
+    "contaminated",
+    "source",
+    "answer",
+    "answer_cut",
+    "flags",
+    "seconds",
+    "began_at",
+    "ended_at",
+    "tokens_in",
+    "tokens_out",
+    "cost_usd",
+)
+_OF_JUDGE = ("passed", "score", "no_verdict", "explanation")
+
+
+def column_names(summary: RunReport) -> list[str]:
+    """The columns: what happened, what each judge said (``judge.NAME.passed``), and ``metadata.KEY``."""
+    judges = [] if summary.evaluation is None else summary.evaluation.judges
+    of_judges = [f"judge.{name}.{part}" for name in judges for part in _OF_JUDGE]
+    return [*_OWN, *of_judges, *(f"metadata.{key}" for key in summary.metadata_keys)]
+
+
+def row_of(summary: RunReport, slot: SlotLine) -> list[Any]:
+    """The row of one planned observation, its values as JSON knows them, None where there is none.
+
+    ``passed`` of a judge that was asked for several samples is the share of its verdicts that passed.
+    """
+    judges = [] if summary.evaluation is None else summary.evaluation.judges
+    row: list[Any] = [getattr(slot, name) for name in _OWN]
+    row[_OWN.index("flags")] = " ".join(slot.flags)
+    for name in judges:
+        row += _said([one for one in slot.verdicts if one.judge == name])
+    return [*row, *(slot.metadata.get(key) for key in summary.metadata_keys)]
+
+
+def _said(verdicts: list[VerdictLine]) -> list[Any]:
+    passed = [one.passed for one in verdicts if one.passed is not None]
+    scores = [one.score for one in verdicts if one.score is not None]
+    share = None if not passed else passed[0] if len(verdicts) == 1 else sum(passed) / len(passed)
+    reasons = " ".join(sorted({one.reason for one in verdicts if one.reason is not None}))
+    said = " / ".join(one.explanation for one in verdicts if one.explanation)
+    return [share, fmean(scores) if scores else None, reasons or None, said or None]
