@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tallystick.adapters.errors import CaseUnfit
+from tallystick.adapters.line_target import LineTarget
 from tallystick.ledger.canonical import canonical_text
 from tallystick.ledger.errors import IdentityChanged, TargetNotFound, WorkOrderInvalid
 from tallystick.ledger.states import DispatchState
 from tallystick.runner.device_protocols import DeviceTarget, TakenOver
-from tallystick.runner.protocols import Outcome, Target
+from tallystick.runner.protocols import Outcome, Prepared, Target
 
 from .device_makers import FakeTenure, Instrument, an_instrument, in_thread, make_line, open_request, send
 from .http_makers import listening
@@ -204,6 +205,30 @@ def test_line_that_nobody_asked_for_is_not_the_next_answer(over_tcp: Instrument)
             assert tenure.roles == ["drain", "drain"]
 
     run(scenario())
+
+
+def test_line_that_comes_just_before_the_query_goes_out_keeps_it_from_going_out(over_tcp: Instrument) -> None:
+    class JustBefore(LineTarget):
+        lines: Sequence[bytes] = (b"", b'"late"\n', b"")
+
+        async def get_ready(self, prepared: Prepared) -> None:
+            await super().get_ready(prepared)
+            first, *self.lines = self.lines
+            self.link.data_received(first)
+
+    async def scenario() -> list[Outcome]:
+        made = make_line(over_tcp, **reading(**ECHO))
+        target = JustBefore(made.table, place="target")
+        await target.open()
+        await target.take_over(FakeTenure())
+        outcomes = [(await send(target, asking(number)))[0] for number in (1, 2, 2)]
+        await target.close()
+        return outcomes
+
+    first, held_back, second = run(scenario())
+    assert (first.answer, second.answer) == (1, 2)
+    assert (held_back.state, held_back.reason, held_back.bytes_sent) == (REFUSED, "device.out_of_step", 0)
+    assert held_back.quarantine is None
 
 
 # Broken connections, bounds, garbage.
