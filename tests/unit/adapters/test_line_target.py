@@ -255,6 +255,18 @@ def test_instrument_that_was_switched_off_in_between_is_connected_and_identified
     run(scenario())
 
 
+def test_instrument_that_is_found_behind_a_new_connection_has_to_say_who_it_is(over_tcp: Instrument) -> None:
+    async def scenario() -> Outcome:
+        async with Held(over_tcp, **reading(reconnect=True)) as (target, _):
+            await send(target, asking(1, drop=True))
+            await in_thread(lambda: over_tcp.tell("be ACME,Model 5,SN-8,1.0"))
+            return (await send(target, asking(2)))[0]
+
+    outcome = run(scenario())
+    assert (outcome.state, outcome.reason) == (REFUSED, "device.other")
+    assert [line["line"] for line in over_tcp.lines()][-1] == "*IDN?"
+
+
 def test_line_without_end_is_bounded_and_not_read_on_as_the_next_answer(over_tcp: Instrument) -> None:
     long, right = ask_all(over_tcp, asking(1, raw="x" * 2000 + "\n"), asking(2), **reading(**ECHO, line_bytes_max=1000))
     assert (long.state, long.reason) == (FAILED, "answer.too_large")
