@@ -118,8 +118,10 @@ runs = Table(
     integer("custody_epoch", default=1),
     text("forked_from", null=True),
     integer("forked_at_event", null=True),
+    text("left_out", null=True),
     Index("runs_by_digest", "work_order_digest", "run_key"),
 )
+"""``left_out`` is NULL, or what the snapshot that brought the run had been asked to leave out (canonical JSON)."""
 
 variants = Table(
     "variants",

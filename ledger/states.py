@@ -147,11 +147,11 @@ TRANSITIONS: Final[dict[str, dict[str, frozenset[str]]]] = {
     "run": {
         "planning": frozenset({"open"}),
         "importing": frozenset({"open", "finished", "cancelled"}),
-        "open": frozenset({"finished", "cancelled", "moving"}),
-        "finished": frozenset({"open", "moving"}),
-        "cancelled": frozenset({"open", "moving"}),
-        "moving": frozenset({"open", "finished", "cancelled", "moved"}),
-        "moved": frozenset({"open", "finished", "cancelled"}),
+        "open": frozenset({"finished", "cancelled", "moving", "importing"}),
+        "finished": frozenset({"open", "moving", "importing"}),
+        "cancelled": frozenset({"open", "moving", "importing"}),
+        "moving": frozenset({"open", "finished", "cancelled", "moved", "importing"}),
+        "moved": frozenset({"open", "finished", "cancelled", "importing"}),
     },
     "slot": {
         "pending": frozenset({"in_flight", "selected", "unavailable", "cancelled", "parked", "unknown", "failed"}),
