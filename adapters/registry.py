@@ -31,10 +31,15 @@ _BUILT_IN: Final[Mapping[str, Mapping[str, str]]] = {
     JUDGES: {
         "contains": "rule_judges:contains_from_work_order",
         "exact": "rule_judges:exact_from_work_order",
+        "json_schema": "json_judges:json_schema_from_work_order",
+        "jsonpath": "json_judges:jsonpath_from_work_order",
+        "llm": "llm_judge:from_work_order",
         "not_contains": "rule_judges:not_contains_from_work_order",
         "numeric": "rule_judges:numeric_from_work_order",
+        "process": "process_judge:from_work_order",
         "python": "python_judge:from_work_order",
         "regex": "rule_judges:regex_from_work_order",
+        "similarity": "similarity_judge:similarity_from_work_order",
     },
 }
 

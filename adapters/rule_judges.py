@@ -6,7 +6,6 @@ gets no verdict, with a reason: ``missing_expected``, ``answer_unfit``, ``expect
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation, localcontext
 from pathlib import Path
@@ -19,6 +18,7 @@ from ..ledger.canonical import JsonValue
 from ..ledger.errors import WorkOrderInvalid
 from ..ledger.verdicts import NoVerdictReason
 from ..runner.protocols import Missing, NoVerdict, Observed, Verdict
+from .bounded_regex import Pattern, PatternTooSlow, compiled, is_found
 from .outcomes import one_line
 from .tables import Table, read_table
 from .templates import text_of
@@ -34,6 +34,7 @@ __all__ = [
     "contains_from_work_order",
     "exact",
     "exact_from_work_order",
+    "judge_factory",
     "not_contains",
     "not_contains_from_work_order",
     "numeric",
@@ -41,9 +42,11 @@ __all__ = [
     "regex",
     "regex_from_work_order",
     "same_json",
+    "shown",
 ]
 
 _RULES_VERSION: Final = 1  # part of every identity: rises when a rule judges the same answer otherwise
+_SLOW: Final = frozenset({"regex", "json_schema", "jsonpath", "similarity"})
 _EXPONENT_MAX: Final = 400
 _DIGITS_MAX: Final = 1000
 
@@ -64,7 +67,12 @@ class RuleJudge:
     @property
     def is_instant(self) -> bool:
         """Whether it may judge on the event loop: a thread for each comparison cost more than all else of a slot."""
-        return self.kind != "regex"  # a pattern may take for ever on an unlucky text
+        return self.kind not in _SLOW
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether its time is bounded, so that nothing has to be recorded before it is asked."""
+        return True
 
     def identity(self) -> Mapping[str, JsonValue]:
         return {"kind": self.kind, "version": _RULES_VERSION, "options": self._options, "value": self._value}
@@ -91,7 +99,7 @@ def exact(
     def rule(answer: JsonValue, expected: JsonValue) -> Verdict:
         if same_json(answer, expected, folded=folded, strict_numbers=strict_numbers):
             return Verdict(passed=True)
-        return Verdict(passed=False, explanation=f"expected {_shown(expected)}, got {_shown(answer)}")
+        return Verdict(passed=False, explanation=f"expected {shown(expected)}, got {shown(answer)}")
 
     options = {"ignore_case": ignore_case, "trim": trim, "strict_numbers": strict_numbers}
     return RuleJudge("exact", name, rule, options)
@@ -108,7 +116,7 @@ def contains(
             return found
         missing = [text for text, is_there in found.items() if not is_there]
         passed = len(missing) < len(found) if any_of else not missing
-        return Verdict(passed=passed, explanation="" if passed else f"not there: {_shown(missing)}")
+        return Verdict(passed=passed, explanation="" if passed else f"not there: {shown(missing)}")
 
     return RuleJudge("contains", name, rule, {"ignore_case": ignore_case, "any_of": any_of}, _wanted(value))
 
@@ -123,7 +131,7 @@ def not_contains(
         if isinstance(found, NoVerdict):
             return found
         present = [text for text, is_there in found.items() if is_there]
-        return Verdict(passed=not present, explanation=f"it contains {_shown(present)}" if present else "")
+        return Verdict(passed=not present, explanation=f"it contains {shown(present)}" if present else "")
 
     return RuleJudge("not_contains", name, rule, {"ignore_case": ignore_case}, _wanted(value))
 
@@ -135,20 +143,21 @@ def regex(
 
     Raises ValueError for a pattern that is none. Without ``pattern``, each case's ``expected`` is the pattern.
     """
-    flags = re.IGNORECASE if ignore_case else re.NOFLAG
     if pattern is not None:
-        _compiled(pattern, flags)
+        _compiled(pattern, ignore_case=ignore_case)
 
     def rule(answer: JsonValue, expected: JsonValue) -> Verdict | NoVerdict:
         if not isinstance(answer, str):
             return _not_text(answer)
         try:
-            compiled = _compiled(expected if isinstance(expected, str) else "", flags)
+            wanted = _compiled(expected if isinstance(expected, str) else "", ignore_case=ignore_case)
         except ValueError as fault:
             return NoVerdict(NoVerdictReason.EXPECTED_UNFIT, str(fault))
-        found = compiled.fullmatch(answer) if full else compiled.search(answer)
-        explanation = "" if found else f"{_shown(compiled.pattern)} is not found"
-        return Verdict(passed=found is not None, explanation=explanation)
+        try:
+            passed = is_found(wanted, answer, full=full)
+        except PatternTooSlow as slow:
+            return NoVerdict(NoVerdictReason.TIMEOUT, f"{shown(wanted.pattern)}: {slow}")
+        return Verdict(passed=passed, explanation="" if passed else f"{shown(wanted.pattern)} is not found")
 
     return RuleJudge("regex", name, rule, {"ignore_case": ignore_case, "full": full}, pattern)
 
@@ -164,15 +173,13 @@ def numeric(*, name: str = "numeric", tolerance: float = 0.0, relative: float = 
     def rule(answer: JsonValue, expected: JsonValue) -> Verdict | NoVerdict:
         wanted, given = _number(expected), _number(answer)
         if wanted is None:
-            return NoVerdict(NoVerdictReason.EXPECTED_UNFIT, f"{_shown(expected)} is no number")
+            return NoVerdict(NoVerdictReason.EXPECTED_UNFIT, f"{shown(expected)} is no number")
         if given is None:
-            return Verdict(passed=False, explanation=f"{_shown(answer)} is no number")
+            return Verdict(passed=False, explanation=f"{shown(answer)} is no number")
         with localcontext(prec=_DIGITS_MAX):
             room = max(Decimal(str(tolerance)), Decimal(str(relative)) * abs(wanted))
             passed = abs(given - wanted) <= room
-        return Verdict(
-            passed=passed, explanation="" if passed else f"expected {_shown(expected)}, got {_shown(answer)}"
-        )
+        return Verdict(passed=passed, explanation="" if passed else f"expected {shown(expected)}, got {shown(answer)}")
 
     return RuleJudge("numeric", name, rule, {"tolerance": tolerance, "relative": relative})
 
@@ -224,10 +231,16 @@ class NumericTable(Table):
     relative: float = Field(0.0, ge=0, description="The same as a part of the expected number.")
 
 
-def _factory(table: type[Table], make: Callable[..., RuleJudge]) -> Callable[..., RuleJudge]:
+def judge_factory(
+    table: type[Table], make: Callable[..., RuleJudge], *, renamed: Mapping[str, str] | None = None
+) -> Callable[..., RuleJudge]:
+    """What makes a judge of a work order's table; ``renamed`` names fields whose option has another name."""
+
     def from_work_order(raw: Mapping[str, Any], *, folder: Path, place: str) -> RuleJudge:  # noqa: ARG001
+        found = read_table(table, raw, place=place).model_dump()
+        options = {(renamed or {}).get(name, name): value for name, value in found.items()}
         try:
-            return make(**read_table(table, raw, place=place).model_dump())
+            return make(**options)
         except ValueError as fault:
             if isinstance(fault, WorkOrderInvalid):
                 raise
@@ -236,11 +249,11 @@ def _factory(table: type[Table], make: Callable[..., RuleJudge]) -> Callable[...
     return from_work_order
 
 
-exact_from_work_order = _factory(ExactTable, exact)
-contains_from_work_order = _factory(ContainsTable, contains)
-not_contains_from_work_order = _factory(NotContainsTable, not_contains)
-regex_from_work_order = _factory(RegexTable, regex)
-numeric_from_work_order = _factory(NumericTable, numeric)
+exact_from_work_order = judge_factory(ExactTable, exact)
+contains_from_work_order = judge_factory(ContainsTable, contains)
+not_contains_from_work_order = judge_factory(NotContainsTable, not_contains)
+regex_from_work_order = judge_factory(RegexTable, regex)
+numeric_from_work_order = judge_factory(NumericTable, numeric)
 
 
 def same_json(
@@ -270,7 +283,7 @@ def _find(answer: JsonValue, expected: JsonValue, *, ignore_case: bool) -> dict[
         return _not_text(answer)
     texts = [expected] if isinstance(expected, str) else expected
     if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) and text for text in texts):
-        return NoVerdict(NoVerdictReason.EXPECTED_UNFIT, f"{_shown(expected)} is neither a text nor a list of texts")
+        return NoVerdict(NoVerdictReason.EXPECTED_UNFIT, f"{shown(expected)} is neither a text nor a list of texts")
     where = answer.casefold() if ignore_case else answer
     return {text: (text.casefold() if ignore_case else text) in where for text in texts if isinstance(text, str)}
 
@@ -279,13 +292,13 @@ def _wanted(value: str | Sequence[str] | None) -> JsonValue:
     return value if value is None or isinstance(value, str) else list(value)
 
 
-def _compiled(pattern: str, flags: re.RegexFlag) -> re.Pattern[str]:
+def _compiled(pattern: str, *, ignore_case: bool) -> Pattern:
+    if not pattern:
+        raise ValueError("a pattern is wanted")
     try:
-        if not pattern:
-            raise ValueError("a pattern is wanted")
-        return re.compile(pattern, flags)
-    except (re.error, RecursionError, OverflowError) as fault:
-        raise ValueError(f"{_shown(pattern)} is no regular expression ({fault})") from None
+        return compiled(pattern, ignore_case=ignore_case)
+    except ValueError as fault:
+        raise ValueError(f"{shown(pattern)} is {fault}") from None
 
 
 def _number(value: JsonValue) -> Decimal | None:
@@ -299,10 +312,11 @@ def _number(value: JsonValue) -> Decimal | None:
 
 
 def _not_text(answer: JsonValue) -> NoVerdict:
-    return NoVerdict(NoVerdictReason.ANSWER_UNFIT, f"the answer is {_shown(answer)}")
+    return NoVerdict(NoVerdictReason.ANSWER_UNFIT, f"the answer is {shown(answer)}")
 
 
-def _shown(value: JsonValue) -> str:
+def shown(value: JsonValue) -> str:
+    """A value for people, in one bounded line."""
     try:
         return one_line(value if isinstance(value, str) and value else text_of(value) or '""', length_max=120)
     except (TypeError, ValueError, RecursionError):

@@ -17,12 +17,16 @@ from tallystick.adapters.atlas_target import AtlasTable
 from tallystick.adapters.bodies import ErrorTable, FlagTable, UsageTable
 from tallystick.adapters.event_stream import EventsTable
 from tallystick.adapters.http_table import HttpTable, QueryRuleTable, QueryTable
+from tallystick.adapters.json_judges import JsonPathTable, JsonSchemaTable
+from tallystick.adapters.llm_judge import LlmJudgeTable, PricesTable
+from tallystick.adapters.process_judge import ProcessJudgeTable
 from tallystick.adapters.process_target import ProcessTable
 from tallystick.adapters.python_judge import PythonJudgeTable
 from tallystick.adapters.python_target import PythonTable
 from tallystick.adapters.reasons import REASONS
 from tallystick.adapters.rule_judges import ContainsTable, ExactTable, NotContainsTable, NumericTable, RegexTable
 from tallystick.adapters.secrets import SecretTable
+from tallystick.adapters.similarity_judge import SimilarityTable
 
 REFERENCE: Final = Path(__file__).resolve().parent / "reference"
 PAGE: Final = "targets-and-judges.md"
@@ -51,7 +55,13 @@ _JUDGES: Final[dict[str, type[BaseModel]]] = {
     '`kind = "not_contains"`': NotContainsTable,
     '`kind = "regex"`': RegexTable,
     '`kind = "numeric"`': NumericTable,
+    '`kind = "json_schema"`': JsonSchemaTable,
+    '`kind = "jsonpath"`': JsonPathTable,
+    '`kind = "similarity"`': SimilarityTable,
     '`kind = "python"`': PythonJudgeTable,
+    '`kind = "process"`': ProcessJudgeTable,
+    '`kind = "llm"`': LlmJudgeTable,
+    "`prices` of a judge": PricesTable,
 }
 _WORDS: Final[dict[Any, str]] = {
     str: "text",

@@ -39,7 +39,7 @@ from .pacing import Pace
 from .protocols import Dispatching, NoVerdict, Observed, Outcome, Prepared, SlotView, Verdict, WireProgress
 from .retry_policy import RetryPolicy
 from .stopping import StopSwitch
-from .verdict_rows import checked, judgment_row
+from .verdict_rows import by_judge, checked, judgment_row
 
 __all__ = ["Asked", "JudgeCalls"]
 
@@ -293,7 +293,7 @@ def _said_of(judge: CallingJudge, outcome: Outcome) -> tuple[Verdict | NoVerdict
                 reply = judge.reply_of(outcome)
                 if isinstance(reply, NoVerdict):
                     return reply, None
-                return checked(judge.read(reply), judge.scale), reply
+                return checked(by_judge(judge.read(reply)), judge.scale), reply
             case DispatchState.UNKNOWN:
                 late = outcome.reason in _OUT_OF_TIME
                 return NoVerdict(

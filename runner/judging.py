@@ -14,7 +14,7 @@ from ..ledger.records import JudgmentRow
 from ..ledger.verdicts import NoVerdictReason
 from .judge_protocols import lacking, needs_of
 from .protocols import Judge, NoVerdict, Observed
-from .verdict_rows import judgment_row
+from .verdict_rows import by_judge, judgment_row
 
 __all__ = ["ask", "ask_now", "evidence_digest_of", "is_instant", "judge_all", "judge_error"]
 
@@ -61,7 +61,7 @@ async def ask(judge: Judge, observed: Observed, deadline_seconds: float) -> obje
                 said: object = judge.judge(observed)
             else:
                 said = await _in_thread(judge, observed)
-            return await said if inspect.isawaitable(said) else said
+            return by_judge(await said) if inspect.isawaitable(said) else said
     except TimeoutError:
         return NoVerdict(NoVerdictReason.TIMEOUT, f"no verdict within {deadline_seconds:g} s")
     except Exception as problem:  # noqa: BLE001 - whatever a judge raises is a reason, never the end of the run
@@ -89,7 +89,7 @@ def _in_thread(judge: Judge, observed: Observed) -> asyncio.Future[object]:
 
 def _said(judge: Judge, observed: Observed) -> object:
     try:
-        return judge.judge(observed)
+        return by_judge(judge.judge(observed))
     except BaseException as problem:  # noqa: BLE001 - out of a thread, an exit or an interrupt is no wish of a user
         return judge_error(problem)
 

@@ -7,12 +7,15 @@ from ..ledger.records import JudgmentRow
 from ..ledger.verdicts import NoVerdictReason
 from .protocols import NoVerdict, Verdict
 
-__all__ = ["checked", "judgment_row"]
+__all__ = ["by_judge", "checked", "judgment_row"]
 
 _EXPLANATION_MAX = 2_000
 _RAW_MAX = 64 * 1024
 _SHOWN_MAX = 80
 _KNOWN = frozenset(NoVerdictReason)
+_NOT_A_JUDGES = frozenset(
+    {NoVerdictReason.OUT_OF_BUDGET, NoVerdictReason.TARGET_UNAVAILABLE, NoVerdictReason.NOT_ATTEMPTED}
+)
 
 
 def judgment_row(
@@ -55,6 +58,13 @@ def checked(said: object, scale: tuple[float, float] | None) -> Verdict | NoVerd
     if not isinstance(explanation, str):
         return _malformed(f"the explanation is {type(explanation).__name__}")
     return _no_verdict(said) if isinstance(said, NoVerdict) else _verdict(said, scale)
+
+
+def by_judge(said: object) -> object:
+    """What a judge itself said: a reason that only the runner can know becomes an abstention."""
+    if isinstance(said, NoVerdict) and said.reason in _NOT_A_JUDGES:
+        return NoVerdict(NoVerdictReason.ABSTAINED, f"{said.reason}: {said.explanation}")
+    return said
 
 
 def _no_verdict(said: NoVerdict) -> NoVerdict:
