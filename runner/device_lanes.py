@@ -107,7 +107,7 @@ class DeviceLanes:
         self._keeper = make_keeper(self._on_lost)
         self._looker: asyncio.Task[None] | None = None
         self._hurry = contextlib.ExitStack()
-        self._giving_back: set[asyncio.Task[None]] = set()
+        self._going_on: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._lanes)
@@ -194,8 +194,8 @@ class DeviceLanes:
         try:
             for lane in self._lanes:
                 await self._give_back(lane, reason="the session ended")
-            if self._giving_back:
-                await asyncio.wait(self._giving_back)
+            if self._going_on:
+                await asyncio.wait(self._going_on)
         except LedgerError:
             if self._ledger.failure is None:
                 raise  # else the session ends with what closed the ledger, and the claims are given back all the same
@@ -212,7 +212,7 @@ class DeviceLanes:
         lane.task = None
         lane.idle_since = time.monotonic()
         if not task.cancelled() and (problem := task.exception()) is not None:
-            self._close(lane, str(problem))
+            lane.is_closed = True
             self._fail(problem)
         self._changed()
 
@@ -236,8 +236,8 @@ class DeviceLanes:
                 self._after(lane)
             elif lane.tenure is tenure:
                 checking = asyncio.get_running_loop().create_task(self._break_off_if_taken(tenure))
-                self._giving_back.add(checking)
-                checking.add_done_callback(self._giving_back.discard)
+                self._going_on.add(checking)
+                checking.add_done_callback(self._going_on.discard)
 
     async def _break_off_if_taken(self, tenure: DeviceTenure) -> None:
         """What is in flight may end, as long as nobody else has taken the device: its answer is an answer."""
@@ -315,8 +315,8 @@ class DeviceLanes:
     async def _quarantine(self, lane: _Lane) -> None:
         assert lane.tenure is not None
         tenure, lane.tenure = lane.tenure, None
+        await self._to_its_end(self._keeper.quarantine(tenure, lane.devices))
         self._close(lane, f"it is in quarantine: {tenure.quarantine}", is_for_operator=True)
-        await self._keeper.quarantine(tenure, lane.devices)
 
     async def _give_back(self, lane: _Lane, *, reason: str) -> None:
         tenure, lane.tenure = lane.tenure, None
@@ -324,11 +324,15 @@ class DeviceLanes:
             return
         sides = [self._sides[number].target for number in sorted(tenure.taken_over)]
         targets = [] if tenure.is_lost else [one for one in sides if isinstance(one, DeviceTarget)]
-        work = self._keeper.let_go(tenure, targets, within=max(_LET_GO_SECONDS, self._grace), reason=reason)
-        giving = asyncio.get_running_loop().create_task(work, name="tallystick-lane")
-        self._giving_back.add(giving)
-        giving.add_done_callback(self._giving_back.discard)
-        await asyncio.shield(giving)  # half given back would keep others waiting
+        within = max(_LET_GO_SECONDS, self._grace)
+        await self._to_its_end(self._keeper.let_go(tenure, targets, within=within, reason=reason))
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Also when the caller is cancelled: half given back would keep others waiting, half in quarantine nobody."""
+        going_on = asyncio.get_running_loop().create_task(work, name="tallystick-lane")
+        self._going_on.add(going_on)
+        going_on.add_done_callback(self._going_on.discard)
+        await asyncio.shield(going_on)
 
     def _close(self, lane: _Lane, why: str, *, is_for_operator: bool = False) -> None:
         """The session goes on without these devices; a later one stands in line again."""

@@ -275,9 +275,9 @@ class Executor:
     def _fail(self, problem: BaseException) -> None:
         if isinstance(problem, BudgetExhausted):
             self.exhausted = problem  # a call of a lease met it
-        elif self.failure is None:
-            self.failure = problem
-        self._stop.ask("failure")
+        else:
+            self.failure = self.failure or problem
+            self._stop.ask("failure")
         self._room.set()
 
     def _replace_worker(self, flight: Flight) -> None:
@@ -331,7 +331,7 @@ class Executor:
             slot = self._feed.next(held=held)
             if slot is None or lanes.begin(slot.variant_no):
                 return slot
-            self._feed.put_back(slot)
+            self._feed.not_yet(slot)
         return None
 
     async def _one(self, slot: PendingSlot, *, solitary: bool) -> Ended:

@@ -58,6 +58,11 @@ class Feed:
         self._in_hand.discard(slot.slot_no)
         self._after, self._dry_without = _START, None
 
+    def not_yet(self, slot: PendingSlot) -> None:
+        """A slot that was handed out and whose variant is passed over for a moment; it keeps its place."""
+        self._in_hand.discard(slot.slot_no)
+        self._buffer.appendleft(slot)
+
     def done(self, slot_no: int, *, waits_again: bool) -> None:
         """A slot whose attempt has ended."""
         self._in_hand.discard(slot_no)

@@ -192,7 +192,7 @@ def _standing(
             ledger_option=ledger_option,
             is_from_python=is_from_python(run),
             quarantined=quarantined_for(reader, run.run_key) if people.pending else (),
-        ),  # fmt: skip
+        ),
         "exit_status": int(exit_status_of(move)),
         "created_at": instant(run.created_us),
         "started_at": None if run.started_us is None else instant(run.started_us),

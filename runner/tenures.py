@@ -14,6 +14,7 @@ from ..ledger.crashpoints import crashpoint
 from ..ledger.errors import LeaseLost
 from ..ledger.host_claims import HostClaims
 from ..ledger.lease_calls import LeaseCall, begin_lease_call, end_lease_call, open_calls
+from ..ledger.lease_line import is_held
 from ..ledger.lease_records import LEASE_LOST, Granted, Lease
 from ..ledger.ledger import Ledger
 from ..ledger.records import DispatchFacts, DispatchKey, Held, Hold
@@ -133,6 +134,14 @@ class DeviceTenure:
         if self.is_lost:
             first = self._needs[0].resource
             raise self._loss or LeaseLost(f"the lease of {first} ran out", "the device is asked for again", first)
+
+    def refuse_if_taken(self) -> None:
+        """Raise LeaseLost when it is, or when the ledger knows of another holder; for what has no intent."""
+        self.refuse_if_lost()
+        if not is_held(self._ledger, self.set_id):
+            first = self._needs[0].resource
+            self.lost(LeaseLost(f"the lease of {first} was taken away", "the device is asked for again", first))
+            self.refuse_if_lost()
 
     def saw(self, outcome: Outcome) -> None:
         """Take note of what an outcome says of the device and of the lease, beyond its own request."""

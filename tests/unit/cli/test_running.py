@@ -47,7 +47,7 @@ def test_a_finished_run_prints_its_report_without_a_call(project: Project) -> No
     assert "counted" in again.out
     assert project.give("run", "order.toml", "--json").document["session"] == {
         "reused": 3, "dispatches": 0, "stopped": None,
-        "recovery": {"dead_workers": [], "unknown": 0, "again": 0, "interrupted": 0, "parked": 0},
+        "recovery": {"dead_workers": [], "unknown": 0, "again": 0, "interrupted": 0, "parked": 0}, "passed_over": [],
     }  # fmt: skip
 
 

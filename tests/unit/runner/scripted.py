@@ -104,9 +104,14 @@ def order_of(target: Scripted | Mapping[str, Scripted], *, cases: int = 1, **opt
 
 
 def execute(
-    ledger: Ledger, target: Scripted | Mapping[str, Scripted], *, stop: StopSwitch | None = None, **options: Any
+    ledger: Ledger,
+    target: Scripted | Mapping[str, Scripted],
+    *,
+    stop: StopSwitch | None = None,
+    new: bool = False,
+    **options: Any,
 ) -> RunOutcome:
-    session = find_or_create(ledger, describe(order_of(target, **options), ADAPTERS))
+    session = find_or_create(ledger, describe(order_of(target, **options), ADAPTERS), new=new)
     return asyncio.run(run_session(ledger, session, stop=stop))
 
 
