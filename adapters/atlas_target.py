@@ -75,6 +75,7 @@ class AtlasTarget(LabTarget):
         self._redactor = Redactor.of(())
         self._driver: AtlasDriver | None = None
         self._is_to_be_reset = False
+        self._highest_fence = 0
         self.resuming = Resuming.CHECKPOINT
 
     def check(self) -> None:
@@ -121,7 +122,8 @@ class AtlasTarget(LabTarget):
     async def identify(self) -> Mapping[str, JsonValue]:
         told = await self.driver.look("identity", Identity)
         self.resuming = Resuming.CHECKPOINT if told.checkpoints else Resuming.RESTART
-        return told.model_dump(mode="json")
+        self._highest_fence = told.highest_fence
+        return told.model_dump(mode="json", exclude={"highest_fence"})
 
     @property
     def driver(self) -> AtlasDriver:
@@ -145,11 +147,10 @@ class AtlasTarget(LabTarget):
         self._is_connected = True
         self.facts = await self.identify()
         self.compare(self.facts)
-        seen, boot_count = self.facts["highest_fence"], self.facts["boot_count"]
-        assert isinstance(seen, int)
+        boot_count = self.facts["boot_count"]
         assert isinstance(boot_count, int)
-        if seen >= tenure.fence(self.resource):
-            await tenure.raise_fence(self.resource, seen)
+        if self._highest_fence >= tenure.fence(self.resource):
+            await tenure.raise_fence(self.resource, self._highest_fence)
         if self.table.boot == "same":
             self.driver.boot_count = boot_count
         await self.driver.fence()

@@ -18,6 +18,7 @@ from tallystick.adapters.bodies import ErrorTable, FlagTable, UsageTable
 from tallystick.adapters.event_stream import EventsTable
 from tallystick.adapters.http_table import HttpTable, QueryRuleTable, QueryTable
 from tallystick.adapters.json_judges import JsonPathTable, JsonSchemaTable
+from tallystick.adapters.line_target import LineTable
 from tallystick.adapters.llm_judge import LlmJudgeTable, PricesTable
 from tallystick.adapters.process_judge import ProcessJudgeTable
 from tallystick.adapters.process_target import ProcessTable
@@ -39,6 +40,7 @@ _TARGETS: Final[dict[str, type[BaseModel]]] = {
     '`kind = "http"`': HttpTable,
     '`kind = "process"`': ProcessTable,
     '`kind = "atlas"`': AtlasTable,
+    '`kind = "line"`': LineTable,
 }
 _INNER: Final[dict[str, type[BaseModel]]] = {
     "a secret": SecretTable,

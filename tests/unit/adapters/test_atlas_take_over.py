@@ -58,7 +58,8 @@ def test_device_is_fenced_and_reset_before_anything_else_and_says_what_it_is(dev
     tenure = FakeTenure(4)
     taken = take_over(device, tenure)
     assert (taken.boot_count, taken.quarantine, dict(taken.settled)) == (1, None, {})
-    assert {name: taken.facts[name] for name in ("serial", "firmware", "boot_count", "checkpoints")} == {
+    assert taken.facts == {
+        "protocol": "atlas/1",
         "serial": "SN-1",
         "firmware": "1.0",
         "boot_count": 1,
