@@ -8,29 +8,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import attrs
 
 from ..ledger import artifacts, attempts
 from ..ledger.attempt_groups import Beginning, Observing
-from ..ledger.canonical import canonical_text, digest_of_bytes, printable
+from ..ledger.canonical import canonical_text, printable
 from ..ledger.coordinators import Coordinator
 from ..ledger.crashpoints import crashpoint
-from ..ledger.errors import TransitionRefused
+from ..ledger.errors import LeaseLost, TransitionRefused
 from ..ledger.ledger import Ledger
-from ..ledger.records import Artifact, Begun, DispatchFacts, DispatchKey, Intent, PendingSlot
+from ..ledger.records import Artifact, Begun, DispatchFacts, DispatchKey, PendingSlot
 from ..ledger.slot_reads import CallToRepeat, call_to_repeat, slot_stands
 from ..ledger.states import DispatchState, NextStep, SlotState
 from ..ledger.transaction import Transaction
+from .answer_texts import AnswerTexts, NoAnswer, answer_texts
 from .call_steps import Asking, CallSteps, LetGo, Sent, as_failure
+from .claims import SettledMeanwhile, unless_settled
 from .ended import Ended
 from .flights import Flight, FlightWatch
 from .inline_judging import InlineJudging, case_of
 from .late_answers import LateAnswers
 from .pacing import Pace
-from .protocols import MISSING, Case, Prepared, SlotView
+from .protocols import Case, Prepared, SlotView
 from .query_steps import QuerySteps, leave_unknown, stored_request
 from .stopping import StopSwitch
 from .tally import Tally
@@ -40,10 +42,6 @@ if TYPE_CHECKING:
     from .executor import Execution
 
 __all__ = ["AttemptSteps"]
-
-
-class _SettledMeanwhile(Exception):
-    """The slot is not what was handed out: a late answer or an operator has settled its newest attempt."""
 
 
 class AttemptSteps:
@@ -97,16 +95,18 @@ class AttemptSteps:
                 case NextStep.RESEND:
                     return await self._resend(slot, asking, solitary=solitary)
                 case NextStep.QUERY:
-                    with self._unless_settled(slot):
+                    if tenure is not None:
+                        tenure.refuse_if_taken()
+                    with unless_settled(self._ledger, self._run_key, slot):
                         return await self._queries.run(slot, side.target, self._call_of(slot))
         except LetGo:
             return Ended.LET_GO
-        except _SettledMeanwhile:
+        except SettledMeanwhile:
             return Ended.WAITS_AGAIN  # nothing was committed; the feed reads it anew
         except TransitionRefused as refused:
             if tenure is None:
                 raise
-            return self._ended_by_successor(slot, refused)
+            return self._ended_by_successor(slot, tenure, refused)
 
     def let_go(self, flight: Flight) -> asyncio.Task[object]:
         """Record a dispatch that outlived its deadline and every cancellation as unknown; done once that is durable."""
@@ -118,17 +118,10 @@ class AttemptSteps:
             prepared = side.target.prepare(asking.view)
             head = canonical_text(prepared.head)
         except Exception as problem:  # noqa: BLE001 - one case's fault must not stop the others
-            with self._unless_settled(slot):
+            with unless_settled(self._ledger, self._run_key, slot):
                 return await self._unprepared(slot, asking, problem)
         crashpoint("dispatch.intent.before")
-        target, now_us = side.target, self._ledger.clock.now_us()
-        valid = target.key_valid_seconds
-        intent = Intent(
-            self._run_key, slot.slot_no, self._ledger.ids.next(), prepared.payload if prepared.keep else None,
-            digest_of_bytes(prepared.payload), len(prepared.payload), head, target.if_unknown, side.holds,
-            side.fingerprint, None if valid is None else now_us + round(valid * 1e6), solitary, side.held,
-        )  # fmt: skip
-        stored = await artifacts.with_stored_payload(self._ledger, intent)
+        stored = await self._calls.intent(asking, self._run_key, slot.slot_no, prepared, head, solitary=solitary)
         begun = await self._claimed(slot, Beginning(stored, slot.attempts + 1))
         self._tally.move(SlotState.PENDING, SlotState.IN_FLIGHT)
         crashpoint("dispatch.intent.committed")
@@ -153,24 +146,8 @@ class AttemptSteps:
         return await self._dispatches(asking, prepared, begun.key)
 
     async def _claimed(self, slot: PendingSlot, work: Callable[[Transaction], Begun]) -> Begun:
-        with self._unless_settled(slot):
+        with unless_settled(self._ledger, self._run_key, slot):
             return await self._ledger.write_async(work, undo=lambda tx, begun: self._calls.undo(tx, begun.key))
-
-    @contextlib.contextmanager
-    def _unless_settled(self, slot: PendingSlot) -> Iterator[None]:
-        """A late answer or an operator may settle a slot between the look and the claim; that stops no run.
-
-        Where the slot stands as it was handed out, or somebody else has claimed it, the refusal goes on.
-        """
-        try:
-            yield
-        except TransitionRefused:
-            with self._ledger.reading() as reader:
-                state, tries, step = slot_stands(reader, self._run_key, slot.slot_no)
-            is_settled = state is not SlotState.IN_FLIGHT and (state, step) != (SlotState.PENDING, slot.next_step)
-            if tries != slot.attempts or not is_settled:
-                raise
-            raise _SettledMeanwhile from None
 
     async def _dispatches(self, asking: Asking, prepared: Prepared, key: DispatchKey) -> Ended:
         """The attempt's one call, until it has its outcome and that is committed."""
@@ -189,24 +166,20 @@ class AttemptSteps:
 
     async def _answered(self, view: SlotView, sent: Sent) -> Ended:
         key, outcome = sent.key, sent.outcome
-        if outcome.answer is MISSING:
-            return await self._calls.failed(as_failure(sent, "answer.missing", "there is no answer in it"))
         try:
-            text = canonical_text(outcome.answer)  # type: ignore[arg-type]
-            evidence = canonical_text(outcome.evidence) if outcome.evidence else "{}"
-        except (TypeError, ValueError) as problem:
-            return await self._calls.failed(as_failure(sent, "answer.not_json", str(problem)))
+            texts = answer_texts(outcome)
+        except NoAnswer as none:
+            return await self._calls.failed(as_failure(sent, none.reason, str(none)))
         facts = await self._calls.facts(sent)
-        digest, answer = digest_of_bytes(text.encode()), await artifacts.stored_answer(self._ledger, text)
-        flags = canonical_text(list(outcome.flags)) if outcome.flags else "[]"
-        await self._ledger.write_async(_observing(key, facts, answer, digest, evidence, flags))
+        answer = await artifacts.stored_answer(self._ledger, texts.answer)
+        await self._ledger.write_async(_observing(key, facts, answer, texts))
         self._tally.move(SlotState.IN_FLIGHT, SlotState.SELECTED)
         crashpoint("dispatch.outcome.committed")
         await self._judging.judge(view, key.slot_no, key.attempt_no, outcome)
         return Ended.DONE
 
     async def _leave_unknown(self, slot: PendingSlot, reason: str) -> Ended:
-        with self._unless_settled(slot):
+        with unless_settled(self._ledger, self._run_key, slot):
             return await leave_unknown(self._ledger, self._coordinator, self._tally, slot, reason)
 
     async def _unprepared(self, slot: PendingSlot, asking: Asking, problem: Exception) -> Ended:
@@ -224,13 +197,15 @@ class AttemptSteps:
         self._tally.move(SlotState.PENDING, SlotState.FAILED)
         return Ended.DONE
 
-    def _ended_by_successor(self, slot: PendingSlot, refused: TransitionRefused) -> Ended:
+    def _ended_by_successor(self, slot: PendingSlot, tenure: DeviceTenure, refused: TransitionRefused) -> Ended:
         """Whoever took the device over has ended what was in flight on it: the feed reads the slot anew."""
         with self._ledger.reading() as reader:
             state, tries, _ = slot_stands(reader, self._run_key, slot.slot_no)
         if state is SlotState.IN_FLIGHT or tries < slot.attempts:
             raise refused
         self._tally.move(SlotState.IN_FLIGHT, state)
+        with contextlib.suppress(LeaseLost):
+            tenure.refuse_if_taken()  # which takes note of it
         return Ended.WAITS_AGAIN if state is SlotState.PENDING else Ended.DONE
 
     def _call_of(self, slot: PendingSlot) -> CallToRepeat | None:
@@ -239,12 +214,12 @@ class AttemptSteps:
 
 
 def _observing(
-    key: DispatchKey, facts: DispatchFacts, answer: str | Artifact, digest: str, evidence: str, flags: str
+    key: DispatchKey, facts: DispatchFacts, answer: str | Artifact, texts: AnswerTexts
 ) -> Callable[[Transaction], None]:
     if isinstance(answer, str):
-        return Observing(key, facts, answer, digest, evidence, flags)
+        return Observing(key, facts, answer, texts.digest, texts.evidence, texts.flags)
     return lambda tx: attempts.observe(
-        tx, key, facts, answer=answer, answer_digest=digest, evidence=evidence, flags=flags
+        tx, key, facts, answer=answer, answer_digest=texts.digest, evidence=texts.evidence, flags=texts.flags
     )
 
 

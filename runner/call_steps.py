@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..ledger import artifacts, attempts
+from ..ledger.canonical import digest_of_bytes
 from ..ledger.coordinators import follow_up
 from ..ledger.crashpoints import crashpoint
 from ..ledger.errors import BudgetExhausted, LeaseLost, TransitionRefused
 from ..ledger.ledger import Ledger
-from ..ledger.records import DispatchFacts, DispatchKey, Waiting
+from ..ledger.records import DispatchFacts, DispatchKey, Intent, Waiting
 from ..ledger.states import DispatchState, IfUnknown, NextStep, SlotState
 from ..ledger.transaction import Transaction
-from .device_protocols import LEASE_LOST
+from .device_protocols import LEASE_LOST, SESSION_LOST
 from .ended import Ended
 from .flights import Flight, FlightWatch
 from .late_answers import LateAnswers
@@ -84,6 +85,19 @@ class CallSteps:
         return self.late.spawn(
             self.lose(Sent(flight.key, outcome, flight.began), self._side_of_call[flight.key.call_id])
         )
+
+    async def intent(
+        self, asking: Asking, run_key: int, slot_no: int, prepared: Prepared, head: str, *, solitary: bool
+    ) -> Intent:
+        """The intent of a call's first dispatch, its large bytes in their file already; ``head`` is the request's."""
+        side, now_us = asking.side, self._ledger.clock.now_us()
+        valid = side.target.key_valid_seconds
+        intent = Intent(
+            run_key, slot_no, self._ledger.ids.next(), prepared.payload if prepared.keep else None,
+            digest_of_bytes(prepared.payload), len(prepared.payload), head, side.target.if_unknown, side.holds,
+            side.fingerprint, None if valid is None else now_us + round(valid * 1e6), solitary, side.held,
+        )  # fmt: skip
+        return await artifacts.with_stored_payload(self._ledger, intent)
 
     async def exchange(self, asking: Asking, prepared: Prepared, key: DispatchKey, *, deadline: float) -> Sent | Ended:
         """Dispatch, and after a refusal once more while deadline and limits allow.
@@ -181,9 +195,12 @@ class CallSteps:
         self._tally.refused += 1
         wait = self._policy.wait_seconds(key.dispatch_no, retry_after_seconds=outcome.retry_after_seconds)
         not_before_us = self._ledger.clock.now_us() + round(wait * 1e6)
+        if outcome.reason == LEASE_LOST:
+            not_before_us = 0  # it waits for the device, and for nothing else
         if outcome.retry_after_seconds:
             self._pace.hold(side.variant_no, outcome.retry_after_seconds)
         fits = time.monotonic() + wait < deadline and self._policy.may_dispatch(key.dispatch_no)
+        fits = fits and outcome.reason != SESSION_LOST  # it would be refused for ever
         fits = fits and not (side.tenure is not None and side.tenure.is_lost)
         try:
             # The next dispatch keeps to the work order's rate, as every other, and to its attempt's deadline.
@@ -233,14 +250,18 @@ class CallSteps:
         return Ended.WAITS_AGAIN if state is SlotState.PENDING else Ended.DONE
 
     async def failed(self, sent: Sent) -> Ended:
-        """Commit an answer that is an error; the slot waits for a new attempt where the work order allows one."""
+        """Commit an answer that is an error; the slot waits for a new attempt where the work order allows one.
+
+        A lost session is no error of the target's: its conversation goes on in a new attempt, within the limits.
+        """
         key, facts = sent.key, await self.facts(sent)
         now_us = self._ledger.clock.now_us()
 
         def work(tx: Transaction) -> Waiting | None:
             tries = attempts.tries_spent(tx, key.run_key, key.slot_no) + 1
             waiting = None
-            if self._policy.may_retry(facts.reason, tries):
+            is_lost = facts.reason == SESSION_LOST and self._policy.may_attempt(tries)
+            if is_lost or self._policy.may_retry(facts.reason, tries):
                 waiting = Waiting(NextStep.NEW, self._policy.not_before_us(
                     now_us, tries, retry_after_seconds=sent.outcome.retry_after_seconds))  # fmt: skip
             attempts.fail(tx, key, facts, waiting=waiting)

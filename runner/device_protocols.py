@@ -18,9 +18,11 @@ from ..ledger.lease_records import LEASE_LOST
 from .protocols import Outcome, Prepared, QueryAnswer, Target, Turn
 
 __all__ = [
+    "CHECKPOINT_REFUSED",
     "LEASE_LOST",
     "LEASE_SECONDS",
     "REBOOTED",
+    "SESSION_LOST",
     "ConversationTarget",
     "DeviceNeed",
     "DeviceTarget",
@@ -32,6 +34,15 @@ __all__ = [
 
 LEASE_SECONDS: Final = 30.0
 """How long a lease lasts unless the work order says otherwise; it is renewed after each third of it."""
+
+CHECKPOINT_REFUSED: Final = "checkpoint.refused"
+"""The reason of a FAILED outcome of `ConversationTarget.begin_session`: it cannot be restored from that checkpoint."""
+
+SESSION_LOST: Final = "session.lost"
+"""The reason of a REFUSED or FAILED turn that was not done, because the target has forgotten its session.
+
+The conversation goes on in a new attempt, as its target can, within the limits of attempts.
+"""
 
 REBOOTED: Final = "device.rebooted"
 """The reason of an outcome that says: the device has rebooted. It is taken over anew before the next request.
@@ -141,8 +152,10 @@ class ConversationTarget(Target, Protocol):
     async def begin_session(self, turn: Turn, checkpoint: bytes | None) -> Outcome:
         """Get ready for ``turn``, the first of this attempt: a fresh session, or one restored from ``checkpoint``.
 
-        ANSWERED, or why it could not be done; with FAILED and reason ``checkpoint.refused`` the conversation begins
-        anew where the work order allows.
+        Called once for each attempt, before its first dispatch. ANSWERED, or why it could not be done; with FAILED and
+        `CHECKPOINT_REFUSED` the conversation begins anew where the work order allows. An attempt that is taken up
+        again by another process (its last turn was resent or asked for) begins no session: that turn is settled, and
+        the conversation goes on in a new attempt.
         """
 
     async def end_session(self, session: str) -> None:

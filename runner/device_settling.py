@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..ledger import artifacts
-from ..ledger.canonical import canonical_text, digest_of_bytes
 from ..ledger.lease_calls import OpenCall
 from ..ledger.ledger import Ledger
 from ..ledger.records import DispatchFacts
 from ..ledger.settlements import Decision, Settlement
 from ..ledger.states import DispatchState
+from .answer_texts import settlement_by
 from .outcome_facts import facts_of
-from .protocols import Missing, Outcome, QueryAnswer, QueryState
+from .protocols import QueryAnswer, QueryState
 
 __all__ = ["lease_call_facts", "settlements_of"]
 
@@ -32,7 +31,10 @@ async def settlements_of(ledger: Ledger, calls: list[OpenCall], settled: Mapping
             why = answer.message or _NEVER
             found.append(Settlement(call.call_id, call.dispatch_no, Decision.NOT_LANDED, _BY, why))
         elif answer.state == QueryState.LANDED and answer.outcome is not None:
-            found.append(await _landed(ledger, call, answer.outcome))
+            settlement = await settlement_by(
+                ledger, call.call_id, call.dispatch_no, answer.outcome, made_by=_BY, reason=_FETCHED
+            )
+            found.append(settlement)
     return found
 
 
@@ -50,16 +52,3 @@ def lease_call_facts(calls: list[OpenCall], settled: Mapping[str, QueryAnswer]) 
         elif answer.state == QueryState.LANDED and answer.outcome is not None:
             found[call.call_id] = facts_of(answer.outcome, duration_us=None, settled_by=_BY)
     return found
-
-
-async def _landed(ledger: Ledger, call: OpenCall, outcome: Outcome) -> Settlement:
-    facts = await artifacts.with_stored_raw(ledger, facts_of(outcome, duration_us=None, settled_by=_BY))
-    if outcome.state is not DispatchState.ANSWERED or isinstance(outcome.answer, Missing):
-        reason = outcome.message or outcome.reason
-        return Settlement(call.call_id, call.dispatch_no, Decision.FAILED, _BY, reason, facts)
-    text = canonical_text(outcome.answer)
-    stored = await artifacts.stored_answer(ledger, text)
-    return Settlement(
-        call.call_id, call.dispatch_no, Decision.LANDED, _BY, _FETCHED, facts, stored, digest_of_bytes(text.encode()),
-        canonical_text(outcome.evidence), canonical_text(list(outcome.flags)),
-    )  # fmt: skip

@@ -5,26 +5,26 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ..ledger import artifacts, attempts
-from ..ledger.canonical import canonical_text, digest_of_bytes, parse_json
+from ..ledger import attempts
+from ..ledger.canonical import parse_json
 from ..ledger.coordinators import Coordinator
 from ..ledger.crashpoints import crashpoint
 from ..ledger.ledger import Ledger
-from ..ledger.records import PendingSlot
+from ..ledger.records import PendingSlot, Waiting
 from ..ledger.settlements import Decision, Settlement, settle_unknown
 from ..ledger.slot_reads import CallToRepeat
-from ..ledger.states import DispatchState, SlotState
+from ..ledger.states import NextStep, SlotState
 from ..ledger.transaction import Transaction
+from .answer_texts import settlement_by
 from .ended import Ended
 from .inline_judging import InlineJudging, case_of
-from .outcome_facts import facts_of
-from .protocols import Missing, Outcome, Prepared, QueryAnswer, QueryState, SlotView, Target
+from .protocols import Outcome, Prepared, QueryAnswer, QueryState, SlotView, Target
 from .tally import Tally
 
 if TYPE_CHECKING:
     from .executor import Execution
 
-__all__ = ["QuerySteps", "leave_unknown", "stored_request"]
+__all__ = ["QuerySteps", "leave_unknown", "never_landed", "stored_request"]
 
 _BY = "query"
 
@@ -46,19 +46,17 @@ class QuerySteps:
         """Ask for the slot's newest call and settle what the answer proves."""
         if call is None:
             return await leave_unknown(self._ledger, self._coordinator, self._tally, slot, "query.no_call")
-        answer = await self._ask(target, call)
+        answer = await self.ask(target, call)
         crashpoint("query.answered")
         match answer.state:
             case QueryState.LANDED if answer.outcome is not None:
                 return await self._landed(slot, call, answer.outcome)
             case QueryState.NEVER:
-                said = answer.message or "the target says that it never will be done"
-                return await self._never(
-                    slot, Settlement(call.call_id, call.dispatch_no, Decision.NOT_LANDED, _BY, said)
-                )
-        return await self._ask_later(slot, call)
+                return await self.never(slot, never_landed(call, answer))
+        return Ended.DONE if await self.ask_later(slot, call) is None else Ended.WAITS_AGAIN
 
-    async def _ask(self, target: Target, call: CallToRepeat) -> QueryAnswer:
+    async def ask(self, target: Target, call: CallToRepeat) -> QueryAnswer:
+        """What the target says of the call; whatever goes wrong proves nothing."""
         try:
             async with asyncio.timeout(self._execution.deadline_seconds):
                 return await target.query(call.call_id, stored_request(call))
@@ -66,25 +64,23 @@ class QuerySteps:
             return QueryAnswer(QueryState.NO_PROOF, None, f"{type(problem).__name__}: {problem}")
 
     async def _landed(self, slot: PendingSlot, call: CallToRepeat, outcome: Outcome) -> Ended:
-        facts = await artifacts.with_stored_raw(self._ledger, facts_of(outcome, duration_us=None, settled_by=_BY))
-        common = (call.call_id, call.dispatch_no)
-        if outcome.state is not DispatchState.ANSWERED or isinstance(outcome.answer, Missing):
-            reason = outcome.message or outcome.reason
-            return await self._settle(Settlement(*common, Decision.FAILED, _BY, reason, facts))
-        text = canonical_text(outcome.answer)
-        stored = await artifacts.stored_answer(self._ledger, text)
-        settlement = Settlement(
-            *common, Decision.LANDED, _BY, "fetched by its request id", facts, stored, digest_of_bytes(text.encode()),
-            canonical_text(outcome.evidence), canonical_text(list(outcome.flags)),
-        )  # fmt: skip
-        ended = await self._settle(settlement)
+        settlement = await self.settlement(call, outcome)
+        ended = await self.settle(settlement)
+        if settlement.decision is not Decision.LANDED:
+            return ended
         side = self._execution.sides[slot.variant_no]
         case = case_of(slot.case_id, slot.input, slot.expected, slot.metadata)
         view = SlotView(self._coordinator.run_id, case, side.name, slot.repetition)
         await self._judging.judge(view, slot.slot_no, call.attempt_no, outcome)
         return ended
 
-    async def _never(self, slot: PendingSlot, settlement: Settlement) -> Ended:
+    async def settlement(self, call: CallToRepeat, outcome: Outcome) -> Settlement:
+        """What an outcome that the target told settles."""
+        return await settlement_by(
+            self._ledger, call.call_id, call.dispatch_no, outcome, made_by=_BY, reason="fetched by its request id"
+        )
+
+    async def never(self, slot: PendingSlot, settlement: Settlement) -> Ended:
         """A new attempt, as long as the limits allow one: a target that never does anything is not asked for ever."""
         policy, run_key = self._execution.policy, self._coordinator.run_key
 
@@ -100,7 +96,8 @@ class QuerySteps:
 
         return self._settled(await self._ledger.write_async(work))
 
-    async def _settle(self, settlement: Settlement) -> Ended:
+    async def settle(self, settlement: Settlement) -> Ended:
+        """Settle a slot that waits to ask for its call."""
         return self._settled(await self._ledger.write_async(lambda tx: settle_unknown(tx, settlement)))
 
     def _settled(self, state: SlotState) -> Ended:
@@ -108,16 +105,23 @@ class QuerySteps:
         crashpoint("query.settled")
         return Ended.WAITS_AGAIN if state is SlotState.PENDING else Ended.DONE
 
-    async def _ask_later(self, slot: PendingSlot, call: CallToRepeat) -> Ended:
+    async def ask_later(self, slot: PendingSlot, call: CallToRepeat) -> Waiting | None:
+        """Nothing is proven: when to ask again; None: asked often enough, an operator decides."""
         policy = self._execution.policy
         asked = self._asked[call.call_id] = self._asked.get(call.call_id, 0) + 1
         if not policy.may_dispatch(asked):
-            return await leave_unknown(self._ledger, self._coordinator, self._tally, slot, "query.no_proof")
-        not_before = policy.not_before_us(self._ledger.clock.now_us(), asked)
-        await self._ledger.write_async(
-            lambda tx: attempts.postpone(tx, self._coordinator.run_key, slot.slot_no, not_before_us=not_before)
-        )
-        return Ended.WAITS_AGAIN
+            await leave_unknown(self._ledger, self._coordinator, self._tally, slot, "query.no_proof")
+            return None
+        waiting = Waiting(NextStep.QUERY, policy.not_before_us(self._ledger.clock.now_us(), asked))
+        run_key, until = self._coordinator.run_key, waiting.not_before_us
+        await self._ledger.write_async(lambda tx: attempts.postpone(tx, run_key, slot.slot_no, not_before_us=until))
+        return waiting
+
+
+def never_landed(call: CallToRepeat, answer: QueryAnswer) -> Settlement:
+    """What a target's word settles that it never will do what it was asked."""
+    said = answer.message or "the target says that it never will be done"
+    return Settlement(call.call_id, call.dispatch_no, Decision.NOT_LANDED, _BY, said)
 
 
 async def leave_unknown(
