@@ -21,7 +21,9 @@ from tests.unit.ledger.factories import begin, hold, run_plan
 
 WORK_ORDER = json.dumps({"judges": [], "variants": {}})
 
-HOSTILE = "=cmd|'/c calc'!A1 <script>alert(1)</script> \x1b[2J\x00 \u202e | `*_[x](http://a.b) & \ud800 ]]> \"q\" \ufffe @you"
+HOSTILE = (
+    "=cmd|'/c calc'!A1 <script>alert(1)</script> \x1b[2J\x00 \u202e | `*_[x](http://a.b) & \ud800 ]]> \"q\" \ufffe @you"
+)
 """A text that every format takes for something else than a text."""
 
 
@@ -136,13 +138,14 @@ def troubled_run(ledger: Ledger, *, hostile: str = "") -> coordinators.Coordinat
     ]
     run = made_run(ledger, cases, variants=("old", "new"))
     key = run.run_key
+    said = hostile.replace("\ud800", "").replace("\x00", "")  # what a judge or a target says is kept without these
     answer(ledger, key, 1, f"yes{hostile}", seconds=0.25, tokens_in=3, cost_nanousd=1_500_000)
-    judge(ledger, key, 1, True, score=0.5, explanation=f"good {hostile}")
+    judge(ledger, key, 1, True, score=0.5, explanation=f"good {said}")
     answer(ledger, key, 2, {"text": hostile}, seconds=0.75)
-    judge(ledger, key, 2, False, score=0.25, explanation=hostile)
+    judge(ledger, key, 2, False, score=0.25, explanation=said)
     answer(ledger, key, 3, -5)
-    judge(ledger, key, 3, reason="malformed_verdict", explanation=f"NaN {hostile}")
-    fail(ledger, key, 4, f"broke {hostile}")
+    judge(ledger, key, 3, reason="malformed_verdict", explanation=f"NaN {said}")
+    fail(ledger, key, 4, f"broke {said}")
     lose(ledger, key, 5)
     answer(ledger, key, 6, None, seconds=None)
     ledger.write(lambda tx: attempts.give_up(tx, key, 7, reason="connect.refused"))

@@ -1,0 +1,263 @@
+"""The figures of a report: whole populations, denominators, intervals, and what needs somebody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tallystick.ledger import attempts, coordinators, run_ends
+from tallystick.ledger.ledger import Ledger
+from tallystick.ledger.settlements import Decision, Settlement, settle_unknown
+from tallystick.runner import report_reading
+from tallystick.runner.report_options import slice_term
+from tallystick.runner.report_points import STATE_MEANINGS
+from tallystick.runner.reports import status_of
+from tallystick.runner.statistics_rates import wilson
+from tests.unit.ledger.factories import begin, budget, facts
+from tests.unit.renderers.made_runs import (
+    Asked,
+    answer,
+    document,
+    end,
+    fail,
+    judge,
+    lose,
+    made_run,
+    troubled_run,
+)
+
+
+def whole(people: dict[str, int]) -> bool:
+    return people["planned"] == sum(count for state, count in people.items() if state != "planned")
+
+
+def accounted(score: dict[str, Any]) -> int:
+    missing = sum(score["no_verdict"].values()) + sum(score["without_observation"].values())
+    return int(score["judged"] + missing + score["waiting"] + score["outside"])
+
+
+def test_the_population_is_whole_in_every_part(ledger: Ledger) -> None:
+    found = document(ledger, troubled_run(ledger).run_id, by="language")
+    parts = [found["population"], *(one["population"] for one in (*found["by_variant"], *found["groups"]))]
+    assert all(whole(part) for part in parts)
+    assert found["population"]["planned"] == 10
+    assert sum(one["population"]["planned"] for one in found["by_variant"]) == 10
+    assert sum(one["population"]["planned"] for one in found["groups"]) == 10
+    assert sum(one["planned"] for one in found["scores"]) == 10
+    assert all(accounted(one) == one["planned"] for one in found["scores"])
+    assert len(found["slots"]) == 10
+
+
+def test_scores_have_their_denominators_and_why_the_rest_has_none(ledger: Ledger) -> None:
+    old, new = document(ledger, troubled_run(ledger).run_id)["scores"]
+    assert (old["judged"], old["passed"], old["planned"], old["rate"]) == (1, 1, 5, 1.0)
+    assert old["no_verdict"] == {"malformed_verdict": 1}
+    assert old["without_observation"] == {"not_attempted": 1, "target_unavailable": 2}
+    assert (new["judged"], new["passed"], new["waiting"]) == (1, 0, 1)
+    assert new["without_observation"] == {"not_attempted": 2, "target_unavailable": 1}
+    assert (old["mean"], old["scored"]) == (0.5, 1)
+
+
+def test_the_interval_of_a_rate_is_wilsons(ledger: Ledger) -> None:
+    run = made_run(ledger, [Asked(f"c{number}") for number in range(10)])
+    for slot in range(1, 11):
+        answer(ledger, run.run_key, slot)
+        judge(ledger, run.run_key, slot, slot > 3, score=slot / 10)
+    (score,) = document(ledger, run.run_id)["scores"]
+    expected = wilson(7, 10)
+    assert (score["rate_low"], score["rate_high"]) == (pytest.approx(expected.low), pytest.approx(expected.high))
+    assert score["mean"] == pytest.approx(0.55)
+    assert score["mean_low"] < 0.45 < 0.65 < score["mean_high"]
+    assert (score["cases"], score["rated"], score["scored"]) == (10, 10, 10)
+
+
+def test_repetitions_that_agree_make_no_rate_more_certain(ledger: Ledger) -> None:
+    run = made_run(ledger, [Asked(f"c{number}") for number in range(10)], repetitions=3)
+    for slot in range(1, 31):
+        answer(ledger, run.run_key, slot)
+        judge(ledger, run.run_key, slot, (slot - 1) % 10 >= 3)
+    (score,) = document(ledger, run.run_id)["scores"]
+    expected = wilson(7, 10)
+    assert (score["judged"], score["cases"]) == (30, 10)
+    assert (score["rate_low"], score["rate_high"]) == (pytest.approx(expected.low), pytest.approx(expected.high))
+
+
+def test_nan_verdicts_spoil_nothing(ledger: Ledger) -> None:
+    run = made_run(ledger, [Asked(f"c{number}") for number in range(10)])
+    for slot in range(1, 11):
+        answer(ledger, run.run_key, slot)
+        judge(ledger, run.run_key, slot, True if slot <= 5 else None, reason=None if slot <= 5 else "malformed_verdict")
+    found = document(ledger, run.run_id)
+    (score,) = found["scores"]
+    assert (score["passed"], score["judged"], score["planned"], score["rate"]) == (5, 5, 10, 1.0)
+    (point,) = [one for one in found["open_points"] if one["what"] == "no_verdict"]
+    assert (point["count"], point["reasons"]) == (5, {"malformed_verdict": 5})
+
+
+def test_what_needs_a_look_is_told_with_its_meaning_and_command(ledger: Ledger) -> None:
+    run = troubled_run(ledger)
+    points = {one["what"]: one for one in document(ledger, run.run_id)["open_points"]}
+    assert set(points) == {"unknown", "failed", "unavailable", "pending", "no_verdict", "waiting"}
+    assert points["unknown"]["command"] == f"tallystick reconcile {run.run_id}"
+    assert points["failed"]["command"] == f"tallystick resume {run.run_id} --retry failed"
+    assert points["failed"]["reasons"] == {"http.500": 1}
+    assert points["unavailable"]["meaning"] == STATE_MEANINGS["unavailable"]  # type: ignore[index]
+    assert points["pending"]["command"] == f"tallystick resume {run.run_id}"
+
+
+def test_a_slice_is_of_cases_that_fit_all_its_terms(ledger: Ledger) -> None:
+    run = troubled_run(ledger)
+    german = document(ledger, run.run_id, terms=(slice_term("language=de"),))
+    assert {slot["case"] for slot in german["slots"]} == {"c1", "c3", "c5"}
+    assert (german["slice"]["planned"], german["slice"]["of"], german["population"]["planned"]) == (6, 10, 6)
+    both = document(ledger, run.run_id, terms=(slice_term("language=de"), slice_term("tags=3")))
+    assert {slot["case"] for slot in both["slots"]} == {"c3"}
+    assert document(ledger, run.run_id, terms=(slice_term("nothing=1"),))["slice"]["without_key"] == 10
+    assert german["budgets"] == document(ledger, run.run_id)["budgets"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "fits"),
+    [
+        ("de", "de", True), (3, "3", True), ("3", "3", True), (3, "3.0", False), (True, "true", True),
+        (1, "true", False),
+        (None, "null", True), (["a", 1], "a", True), (["a", 1], "1", True), (["a"], '["a"]', True), ("de", "d", False),
+        ({"a": 1}, '{"a": 1}', True), ("null", "null", True), ("", "", True), (0, "", False),
+    ],
+)  # fmt: skip
+def test_a_term_fits_values_as_they_are_written(value: Any, text: str, fits: bool) -> None:
+    assert slice_term(f"key={text}").fits({"key": value}) is fits
+
+
+def test_groups_keep_what_lacks_the_key_and_what_is_equal_in_text_alone(ledger: Ledger) -> None:
+    run = made_run(ledger, [Asked("a", {"k": 1}), Asked("b", {"k": "1"}), Asked("c", {}), Asked("d", {"k": None})])
+    answer(ledger, run.run_key, 1)
+    groups = document(ledger, run.run_id, by="k")["groups"]
+    assert [(one["value"], one["has_key"], one["population"]["planned"]) for one in groups] == [
+        ("1", True, 1), (1, True, 1), (None, True, 1), (None, False, 1),
+    ]  # fmt: skip
+
+
+def test_money_is_parted_into_what_counts_and_what_was_wasted(ledger: Ledger) -> None:
+    run = made_run(ledger, [Asked(f"c{number}") for number in range(4)], budgets=(budget(limit=20),))
+    answer(ledger, run.run_key, 1, holds=1)
+    key = begin(ledger, run.run_key, 2, holds=()).key
+    told = facts(reason="http.500")
+    ledger.write(lambda tx: attempts.fail(tx, key, told, waiting=None))
+    found = document(ledger, run.run_id)
+    (line,) = found["budgets"]
+    assert (line["settled"], line["counted"], line["wasted"]) == (1, 1, 0)
+    assert found["totals"]["wasted_dispatches"] == 1
+    assert found["judge_totals"] is None
+
+
+def test_durations_are_of_selected_observations_that_say_them(ledger: Ledger) -> None:
+    run = made_run(ledger, [Asked(f"c{number}") for number in range(12)])
+    for slot in range(1, 11):
+        answer(ledger, run.run_key, slot, seconds=slot / 10)
+    answer(ledger, run.run_key, 11, seconds=None)
+    (line,) = document(ledger, run.run_id)["durations"]
+    assert (line["known"], line["unknown"], line["p50"], line["least"], line["most"]) == (10, 1, 0.55, 0.1, 1.0)
+    assert line["p50_low"] <= line["p50"] <= line["p50_high"]
+    assert sum(count for _, _, count in line["histogram"]) == 10
+
+
+def test_an_answer_that_was_settled_by_hand_has_no_time(ledger: Ledger) -> None:
+    run = made_run(ledger, [Asked("a")])
+    call_id = lose(ledger, run.run_key, 1)
+    landed = Settlement(call_id, 1, Decision.LANDED, "me", "I saw it", answer='"yes"', answer_digest="d")
+    ledger.write(lambda tx: settle_unknown(tx, landed))
+    found = document(ledger, run.run_id)
+    assert (found["durations"][0]["known"], found["durations"][0]["unknown"]) == (0, 1)
+    assert found["slots"][0]["source"] == "operator"
+    assert [mark["kind"] for mark in found["marks"]] == ["dispatch.settled"]
+    assert "settled as landed by me: I saw it" in found["marks"][0]["text"]
+
+
+def test_a_kill_and_what_was_found_after_it_are_in_the_time_line(ledger: Ledger) -> None:
+    run = made_run(ledger, [Asked("a"), Asked("b")])
+    begin(ledger, run.run_key, 1)
+    holder = coordinators.Holder(run.lease_id, ledger.worker_id, None, True, 0)  # type: ignore[arg-type]
+    ledger.write(lambda tx: coordinators._take(tx, run.run_id, holder, 3))
+    found = document(ledger, run.run_id)
+    died, now = found["sessions"]
+    assert (died["died"], died["ended_at"] is not None, now["died"], now["unknown"]) == (True, True, False, 1)
+    assert now["fence"] == died["fence"] + 1
+    assert [one["state"] for one in found["timeline"]["attempts"]] == ["unknown"]
+
+
+def test_the_time_line_has_the_most_that_was_under_way(ledger: Ledger, clock: Any) -> None:
+    run = made_run(ledger, [Asked(f"c{number}") for number in range(3)])
+    first = begin(ledger, run.run_key, 1)
+    second = begin(ledger, run.run_key, 2)
+    clock.us += 60_000_000
+    told = facts(reason="x")
+    for one in (first, second):
+        ledger.write(lambda tx, key=one.key: attempts.fail(tx, key, told, waiting=None))  # type: ignore[misc]
+    clock.us += 60_000_000
+    fail(ledger, run.run_key, 3)
+    line = document(ledger, run.run_id)["timeline"]
+    assert max(bucket["in_flight"] for bucket in line["buckets"]) == 2
+    assert sum(sum(bucket["ended"].values()) for bucket in line["buckets"]) == 3
+    assert line["buckets"][-1]["ended"] == {"failed": 1}
+    assert len(line["attempts"]) == 3
+
+
+def leave(ledger: Ledger, run: coordinators.Coordinator) -> None:
+    """Nothing happens."""
+
+
+def run_dry(ledger: Ledger, run: coordinators.Coordinator) -> None:
+    ledger.write(lambda tx: run_ends.mark_unavailable(tx, run.run_key, reason="budget"))
+
+
+def fail_all(ledger: Ledger, run: coordinators.Coordinator) -> None:
+    fail(ledger, run.run_key, 1)
+    end(ledger, run)
+
+
+def pass_all(ledger: Ledger, run: coordinators.Coordinator) -> None:
+    answer(ledger, run.run_key, 1)
+    judge(ledger, run.run_key, 1, True)
+    end(ledger, run)
+
+
+def judge_none(ledger: Ledger, run: coordinators.Coordinator) -> None:
+    answer(ledger, run.run_key, 1)
+    judge(ledger, run.run_key, 1, reason="timeout")
+    end(ledger, run)
+
+
+def abandon(ledger: Ledger, run: coordinators.Coordinator) -> None:
+    ledger.write(lambda tx: run_ends.abandon_run(tx, run.run_key, reason="enough", made_by="me"))
+
+
+@pytest.mark.parametrize(
+    ("prepare", "move", "status"),
+    [
+        (leave, "resume", 75),
+        (run_dry, "fund", 6),
+        (fail_all, "decide", 3),
+        (pass_all, "nothing", 0),
+        (judge_none, "decide", 3),
+        (abandon, "nothing", 0),
+    ],
+)
+def test_what_helps_next_is_told_as_status_tells_it(ledger: Ledger, prepare: Any, move: str, status: int) -> None:
+    run = made_run(ledger, [Asked("a")])
+    prepare(ledger, run)
+    found = document(ledger, run.run_id)
+    assert (found["next"], found["exit_status"]) == (move, status)
+    now = status_of(ledger, run.run_id).model_dump()
+    for key in ("state", "next", "command", "exit_status", "active_seconds", "started_at", "ended_at", "unknown"):
+        assert found[key] == now[key], key
+    assert found["totals"] == now["totals"]
+
+
+def test_a_run_of_many_values_of_a_key_is_cut_and_stays_whole(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report_reading, "GROUPS_MAX", 3)
+    run = made_run(ledger, [Asked(f"c{number}", {"k": number}) for number in range(9)])
+    groups = document(ledger, run.run_id, by="k")["groups"]
+    assert len(groups) == 4
+    assert sum(one["population"]["planned"] for one in groups) == 9
