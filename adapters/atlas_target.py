@@ -64,6 +64,7 @@ class AtlasTarget(LabTarget):
     kind = "atlas"
     compares_fences = True
     can_be_queried = True
+    has_one_connection = False
     not_identity: ClassVar[frozenset[str]] = _NOT_IDENTITY
     table: AtlasTable
 
@@ -74,7 +75,6 @@ class AtlasTarget(LabTarget):
         self._ca_file = None if table.ca_file is None else folder / table.ca_file
         self._redactor = Redactor.of(())
         self._driver: AtlasDriver | None = None
-        self._is_to_be_reset = False
         self._highest_fence = 0
         self.resuming = Resuming.CHECKPOINT
 
@@ -138,8 +138,8 @@ class AtlasTarget(LabTarget):
         return outcome.state is not DispatchState.UNKNOWN and outcome.reason not in _OUT_OF_STEP
 
     async def settle(self) -> None:
-        await self.driver.settle(is_reset=self._is_to_be_reset)
-        self._is_to_be_reset = False
+        await self.driver.settle(is_reset=self._standing.is_to_be_reset)
+        self._standing.is_to_be_reset = False
 
     async def taken_over(self, tenure: Tenure) -> TakenOver:
         """Identify, fence, drain, ask for what is open, reset: nothing is dispatched before all of it is done."""
@@ -157,7 +157,7 @@ class AtlasTarget(LabTarget):
         await self.driver.settle(is_reset=False)
         settled = await self.driver.ask_about(tenure.open_requests(self.resource))
         await self.driver.reset()
-        self._is_in_step, self._is_to_be_reset = True, False
+        self._standing.is_in_step, self._standing.is_to_be_reset = True, False
         return TakenOver(self.facts, boot_count, settled)
 
     # One request.
@@ -219,7 +219,7 @@ class AtlasTarget(LabTarget):
 
     def _quarantine(self, session: JsonValue) -> None:
         # Whose answer that was is not known, and so neither is what the session holds: it is used no further as it is.
-        self._is_to_be_reset = True
+        self._standing.is_to_be_reset = True
         if isinstance(session, str):
             self.driver.sessions.pop(session, None)
 
@@ -228,7 +228,7 @@ class AtlasTarget(LabTarget):
         if self._tenure is None:
             return QueryAnswer(QueryState.NO_PROOF, message="the device is not held")
         try:
-            async with self._one_at_a_time:
+            async with self._standing.lock:
                 if not self._is_connected:
                     await super().get_ready(prepared)
                 found = await self.driver.ask(request_id, self._tenure.fence(self.resource))
@@ -259,10 +259,10 @@ class AtlasTarget(LabTarget):
         return await self.driver.restore(turn.session, turn.number - 1, checkpoint)
 
     async def end_session(self, session: str) -> None:
-        async with self._one_at_a_time:
+        async with self._standing.lock:
             if self._driver is None or self._tenure is None or self._tenure.is_lost:
                 return
             self.driver.checkpoints.pop(session, None)
-            if session in self.driver.sessions and self._is_in_step:
+            if session in self.driver.sessions and self._standing.is_in_step:
                 with contextlib.suppress(NotInStep):  # in vain: what takes the device over next resets it
                     await self.driver.forget(session)

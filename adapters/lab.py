@@ -25,6 +25,7 @@ from ..ledger.states import DispatchState, IfUnknown
 from ..runner.device_protocols import LEASE_LOST, DeviceNeed, TakenOver, Tenure
 from ..runner.protocols import Dispatching, Outcome, Prepared, QueryAnswer, QueryState, SlotView, WireProgress
 from .answers import Answer
+from .lab_standing import Standing, standing_of
 from .outcomes import one_line
 from .python_outcomes import outcome_of_exception, outcome_of_value
 from .tables import Table, read_table
@@ -73,6 +74,7 @@ class LabTarget:
     kind: str = "lab"
     compares_fences: ClassVar[bool] = False
     can_be_queried: ClassVar[bool] = False
+    has_one_connection: ClassVar[bool] = True
     not_identity: ClassVar[frozenset[str]] = _NOT_IDENTITY
     is_wire_visible = True
     key_valid_seconds: float | None = None
@@ -96,8 +98,7 @@ class LabTarget:
         self.facts: Mapping[str, JsonValue] = {}
         self._tenure: Tenure | None = None
         self._is_connected = False
-        self._is_in_step = True
-        self._one_at_a_time = asyncio.Lock()
+        self._standing = Standing()
 
     # What a subclass says.
 
@@ -156,12 +157,12 @@ class LabTarget:
         """Nothing can be missing that does not need the device."""
 
     async def open(self) -> None:
-        self._one_at_a_time = asyncio.Lock()
+        self._standing = Standing()
         self.check()
 
     async def close(self) -> None:
         self._tenure = None
-        await self._leave()
+        await self.leave()
 
     async def query(self, request_id: str, prepared: Prepared) -> QueryAnswer:  # noqa: ARG002 - cannot be asked
         return QueryAnswer(QueryState.NO_PROOF, message="the device cannot be asked by request id")
@@ -173,27 +174,28 @@ class LabTarget:
 
     async def take_over(self, tenure: Tenure) -> TakenOver:
         """Prove that nothing of an earlier holder can be taken for an answer, then look that it is the device meant."""
-        async with self._one_at_a_time:
+        self._standing = standing = standing_of(tenure, self.resource)
+        async with standing.lock:
             self._tenure = tenure
-            await self._leave()
+            await self.leave()
             is_owed = bool(tenure.open_requests(self.resource))
-            self._is_in_step = not (is_owed or self.can_resynchronise)
+            standing.is_in_step = standing.is_in_step and not (is_owed or self.can_resynchronise)
             try:
                 return await self.taken_over(tenure)
             except NotInStep as fault:
                 facts = self.facts
-                await self._leave()
+                await self.leave()
                 if fault.reason == LEASE_LOST:
                     raise LeaseLost(str(fault), "The device is asked for again", self.resource) from None
                 if fault.quarantine is None:
                     raise TargetNotFound(f"{self.place}: {self.resource}: {fault}", "Look at the device") from None
                 return TakenOver(facts, quarantine=fault.quarantine)
             except (OSError, NotConnected, WireCut) as fault:
-                await self._leave()
+                await self.leave()
                 remedy = "Switch it on, or correct its address"
                 raise TargetNotFound(f"{self.place}: {self.resource} cannot be reached ({fault})", remedy) from None
             except BaseException:
-                await self._leave()
+                await self.leave()
                 raise
 
     async def taken_over(self, tenure: Tenure) -> TakenOver:
@@ -203,12 +205,14 @@ class LabTarget:
         return TakenOver(self.facts, contaminating=owed)
 
     async def let_go(self, tenure: Tenure) -> None:
-        async with self._one_at_a_time:
-            if not self._is_in_step and self.can_resynchronise and not tenure.is_lost:
-                with contextlib.suppress(NotInStep, OSError, NotConnected, WireCut):
-                    await self._get_ready()  # in vain: the next holder finds out what it is at
-            self._tenure = None
-            await self._leave()
+        async with self._standing.lock:
+            try:
+                if not self._standing.is_in_step and self.can_resynchronise and not tenure.is_lost:
+                    with contextlib.suppress(NotInStep, OSError, NotConnected, WireCut):
+                        await self._get_ready()  # in vain: the next holder finds out what it is at
+            finally:
+                self._tenure = None
+                await self.leave()
 
     async def lease_call(
         self, role: str, prepared: Prepared, send: Callable[[str, int], Awaitable[Outcome]]
@@ -237,7 +241,7 @@ class LabTarget:
     ) -> Outcome:
         """Do it when it is its turn, within the deadline; whatever is raised becomes an outcome."""
         try:
-            async with asyncio.timeout(deadline_seconds), self._one_at_a_time:
+            async with asyncio.timeout(deadline_seconds), self._standing.lock:
                 return await work()
         except NotInStep as fault:
             return fault.outcome()
@@ -255,15 +259,15 @@ class LabTarget:
 
     async def _in_step(self, prepared: Prepared, dispatching: Dispatching) -> Outcome:
         progress = dispatching.progress
-        self._is_in_step = False
+        self._standing.is_in_step = False
         try:
             outcome = await self.exchange(prepared, dispatching)
         except NotInStep:
             raise
         except BaseException:
-            self._is_in_step = progress.bytes_sent == 0
+            self._standing.is_in_step = progress.bytes_sent == 0
             raise
-        self._is_in_step = self.is_in_step_after(outcome)
+        self._standing.is_in_step = self.is_in_step_after(outcome)
         return outcome
 
     async def exchange(self, prepared: Prepared, dispatching: Dispatching) -> Outcome:
@@ -293,22 +297,29 @@ class LabTarget:
         """Reached, in step, and the device that is meant."""
         if self._tenure is not None and self._tenure.is_lost:
             raise NotInStep(LEASE_LOST, f"the lease of {self.resource} is lost")
+        await self._speak()
         if not self._is_connected:
             await self.connect()
             self._is_connected, self.facts = True, {}
-        if not self._is_in_step:
+        if not self._standing.is_in_step:
             await self.settle()
-            self._is_in_step = True
+            self._standing.is_in_step = True
         if not self.facts:
             facts = await self.identify()
             self.compare(facts)
             self.facts = facts
 
+    async def _speak(self) -> None:
+        before, self._standing.speaker = self._standing.speaker, self
+        if before not in (None, self) and self.has_one_connection:
+            assert before is not None
+            await before.leave()
+
     async def settle(self) -> None:
         """Get back into step; raises NotInStep."""
         drained = await self.lease_call("drain", Prepared(b"", {"device": self.resource}), self._drained)
         if drained.state is not DispatchState.ANSWERED:
-            await self._leave()
+            await self.leave()
             raise NotInStep(drained.reason, drained.message, quarantine=drained.quarantine is not None)
 
     async def _drained(self, request_id: str, fence: int) -> Outcome:  # noqa: ARG002 - neither can be sent
@@ -335,7 +346,8 @@ class LabTarget:
             what = f"{self.place}: {self.resource} is another device ({one_line(', '.join(differences))})"
             raise IdentityChanged(what, "Connect the device that the work order names", "", differences)
 
-    async def _leave(self) -> None:
+    async def leave(self) -> None:
+        """Give the connection back, and forget who was behind it."""
         was_connected, self._is_connected, self.facts = self._is_connected, False, {}
         if was_connected:
             await self.disconnect()

@@ -130,10 +130,10 @@ class LineTarget(LabTarget):
             async with asyncio.timeout(seconds):
                 line = await self._answer_to(query.encode(self.table.encoding), WireProgress())
         except (_Unasked, LineTooLong) as fault:
-            self._is_in_step = False
+            self._standing.is_in_step = False
             raise NotInStep("device.silent", f"no sound answer to {query}: {fault}") from None
         except TimeoutError:
-            self._is_in_step = False
+            self._standing.is_in_step = False
             raise NotInStep("device.silent", f"no answer to {query} within {seconds:g} s") from None
         told = line.decode(self.table.encoding, "replace").strip()
         fields = [field.strip() for field in told.split(",")]
@@ -168,9 +168,9 @@ class LineTarget(LabTarget):
 
     async def get_ready(self, prepared: Prepared) -> None:
         if self._link is not None and self._link.has_bytes:
-            self._is_in_step = False
-        if self._link is not None and self._link.is_closed and self._is_in_step:
-            await self._leave()  # nothing was owed on it
+            self._standing.is_in_step = False
+        if self._link is not None and self._link.is_closed and self._standing.is_in_step:
+            await self.leave()  # nothing was owed on it
         await super().get_ready(prepared)
 
     def is_in_step_after(self, outcome: Outcome) -> bool:

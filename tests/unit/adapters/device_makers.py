@@ -27,7 +27,7 @@ from .makers import FIXTURES, make_case, make_dispatching, read_lines
 ATLAS = "atlas:SN-1"
 
 
-@attrs.define
+@attrs.define(eq=False)
 class FakeTenure:
     """Holds whatever it is asked for, and remembers the calls of the lease."""
 

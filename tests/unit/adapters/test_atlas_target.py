@@ -251,6 +251,17 @@ def test_only_one_request_at_a_time_is_sent(device: AtlasDevice) -> None:
     assert {line["verdict"] for line in device.lines()} == {"accepted"}
 
 
+def test_what_one_variant_left_is_settled_before_the_others_request(device: AtlasDevice) -> None:
+    async def scenario() -> Outcome:
+        tenure = FakeTenure()
+        async with held(device, tenure) as (one, _), held(device, tenure) as (other, _):
+            await send(one, asking("whose?", as_id="another"))
+            return (await send(other, asking("its own")))[0]
+
+    assert run(scenario()).answer == "its own"
+    assert [line["role"] for line in device.lines()] == [*TAKEN_OVER, *TAKEN_OVER, "submit", "reset", "submit"]
+
+
 # Faults, reboots, other devices, lost leases.
 
 

@@ -231,6 +231,30 @@ def test_line_that_comes_just_before_the_query_goes_out_keeps_it_from_going_out(
     assert held_back.quarantine is None
 
 
+def test_two_variants_on_one_port_share_it_and_neither_takes_the_others_late_line(tmp_path: Path) -> None:
+    async def scenario(instrument: Instrument) -> list[Outcome]:
+        tenure = FakeTenure()
+        one, other = (make_line(instrument, **reading(**ECHO)) for _ in range(2))
+        for target in (one, other):
+            await target.open()
+            await target.take_over(tenure)
+        first, _ = await send(one, asking("one's"))
+        late, _ = await send(one, asking("one's late", hold="g"), deadline_seconds=0.2)
+        following = asyncio.create_task(send(other, asking("other's")))
+        await in_thread(lambda: instrument.wait_for("waiting g"))
+        await in_thread(lambda: instrument.tell("go g"))
+        outcomes = [first, late, (await following)[0], (await send(one, asking("one's again")))[0]]
+        for target in (one, other):
+            await target.let_go(tenure)
+            await target.close()
+        return outcomes
+
+    with an_instrument(tmp_path, "--pty") as started:
+        first, late, second, third = run(scenario(started))
+    assert late.state is UNKNOWN
+    assert [outcome.answer for outcome in (first, second, third)] == ["one's", "other's", "one's again"]
+
+
 # Broken connections, bounds, garbage.
 
 
