@@ -131,7 +131,7 @@ class LlmJudge(TargetJudge):
 
     def __init__(self, table: LlmJudgeTable, *, folder: Path, place: str) -> None:
         shown = [*dict.fromkeys([*table.sees, *table.needs])]
-        for part in shown:
+        for part in table.sees:
             if part not in _PARTS and not is_known_need(part):
                 what = f'{place}.sees: "{part}" is not known'
                 raise WorkOrderInvalid(what, nearest(part, _PARTS), place=f"{place}.sees")

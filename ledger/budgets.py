@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from sqlalchemy import bindparam, func, update
 
 from .errors import BudgetExhausted, TransitionRefused, UsageError
-from .records import DispatchFacts, DispatchKey, Hold
+from .records import EVALUATION_SCOPE, DispatchFacts, DispatchKey, Hold
 from .schema import IN_TROUBLE, budget_amendments, budgets, reservations
 from .statements import hot, hot_insert
 from .states import BudgetKind
@@ -190,11 +190,11 @@ def holds_of(tx: Transaction, call_id: str, dispatch_no: int) -> tuple[Hold, ...
 
 def amend(tx: Transaction, run_key: int, budget_no: int, *, limit: int, reason: str, made_by: str) -> None:
     """Change a limit and record it; raises UsageError when what is held and settled would not fit."""
-    row = tx.row("SELECT limit_amount, held, settled, kind FROM budgets WHERE run_key = ? AND budget_no = ?",
+    row = tx.row("SELECT limit_amount, held, settled, kind, scope FROM budgets WHERE run_key = ? AND budget_no = ?",
                  (run_key, budget_no))  # fmt: skip
     if row is None:
         raise UsageError(f"the run has no budget {budget_no}", "list its budgets with `tallystick status`")
-    old, held, settled, kind = row
+    old, held, settled, kind, scope = row
     if kind == "hard" and held + settled > limit:
         raise UsageError(
             f"a limit of {limit} lies below the {held + settled} that are already settled or held",
@@ -207,7 +207,7 @@ def amend(tx: Transaction, run_key: int, budget_no: int, *, limit: int, reason: 
     tx.event(
         run_key, "budget.amended", {"budget": budget_no, "old": old, "new": limit, "reason": reason, "by": made_by}
     )
-    if limit > old:
+    if limit > old and scope != EVALUATION_SCOPE:
         _let_wait_again(tx, run_key)
 
 

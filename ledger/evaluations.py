@@ -15,7 +15,7 @@ from .canonical import digest_of_value, parse_json
 from .errors import EvaluationNotFound, RunNotFound, UsageError
 from .ledger import Reader
 from .planning import JudgePlan
-from .records import BudgetPlan
+from .records import EVALUATION_SCOPE, BudgetPlan
 from .schema import budgets, evaluation_judges, evaluations
 from .statements import hot_insert
 from .transaction import Transaction
@@ -40,9 +40,6 @@ __all__ = [
 
 INLINE: Final = 1
 """The number of a run's own evaluation."""
-
-EVALUATION_SCOPE: Final = "evaluation"
-"""The scope of a budget that is for one evaluation alone; its value is the evaluation's id."""
 
 _EVENTS_PER_BATCH: Final = 20_000
 _ADD_EVALUATION = hot_insert(

@@ -9,6 +9,7 @@ import attrs
 from .states import DispatchState, IfUnknown, NextStep
 
 __all__ = [
+    "EVALUATION_SCOPE",
     "UNITS",
     "Artifact",
     "Begun",
@@ -26,6 +27,9 @@ __all__ = [
 
 UNITS: Final = ("dispatches", "tokens_in", "tokens_out", "tokens", "nanousd", "milliseconds")
 """What budgets count, always in whole numbers."""
+
+EVALUATION_SCOPE: Final = "evaluation"
+"""The scope of a budget that is for one evaluation alone; its value is the evaluation's id."""
 
 
 @attrs.frozen

@@ -8,7 +8,7 @@ import attrs
 
 from .errors import RunAmbiguous, RunNotFound
 from .ledger import Reader
-from .records import BudgetPlan
+from .records import EVALUATION_SCOPE, BudgetPlan
 from .schema import IN_TROUBLE
 from .states import SlotState
 
@@ -246,7 +246,7 @@ def totals_of(reader: Reader, run_key: int) -> Totals:
 
 def own_budgets_of(reader: Reader, run_key: int) -> list[BudgetState]:
     """The run's own budgets, without those that an evaluation brought for itself."""
-    return [state for state in budgets_of(reader, run_key) if state.plan.scope != "evaluation"]
+    return [state for state in budgets_of(reader, run_key) if state.plan.scope != EVALUATION_SCOPE]
 
 
 def _sum_of_known(amounts: Iterable[int | None]) -> int | None:

@@ -85,7 +85,7 @@ class JudgeCalls:
         self._deadline_seconds = deadline_seconds
         self._pace = pace
         self._stop = stop
-        self._under_way = 0
+        self._busy = self._waiting = self._ended_count = 0
         self._ended = asyncio.Event()
         self.dispatches = 0
 
@@ -94,6 +94,14 @@ class JudgeCalls:
 
         False where somebody asked to stop: the judgment waits. Raises LedgerError.
         """
+        self._busy += 1
+        try:
+            return await self._judge(asked)
+        finally:
+            self._busy -= 1
+            self._has_ended()
+
+    async def _judge(self, asked: Asked) -> bool:
         try:
             prepared = asked.judge.prepare(asked.observed)
             head = canonical_text(prepared.head)
@@ -131,44 +139,49 @@ class JudgeCalls:
             file = await artifacts.prepare_async(self._ledger, payload)
             intent = attrs.evolve(intent, payload=None, payload_artifact=file)
         while True:
-            under_way = self._under_way
+            ended_before = self._ended_count
             try:
                 sent = await self._ledger.write_async(
                     lambda tx: begin_judgment(tx, intent), undo=lambda tx, sent: undo_judgment(tx, asked.key, sent)
                 )
             except BudgetExhausted:
-                # What others are at may settle below its bound; only when nobody is at anything, there is no room.
-                if not under_way:
+                if not await self._wait_for_room(ended_before):
                     raise
-                self._ended.clear()
-                if self._under_way:
-                    await self._ended.wait()
                 if self._stop.is_asked:
                     return None
                 continue
             crashpoint("judgment.intent.committed")
             return sent
 
+    async def _wait_for_room(self, ended_before: int) -> bool:
+        """What others are at may settle below its bound; only when nobody is at anything, there is no room."""
+        if self._ended_count != ended_before:
+            return True
+        if self._busy <= self._waiting + 1:
+            return False
+        self._waiting += 1
+        self._ended.clear()
+        try:
+            await self._ended.wait()
+        finally:
+            self._waiting -= 1
+        return True
+
     # The dispatches of one call.
 
     async def _one_call(self, asked: Asked, prepared: Prepared, sent: DispatchKey) -> bool:
         """Dispatch until the call has an end; says whether the judgment has one, too."""
-        self._under_way += 1
-        try:
-            while True:
-                began = time.monotonic()
-                outcome = await self._sent(asked, prepared, sent)
-                crashpoint("judgment.sent")
-                facts = await self._facts(outcome, began)
-                if outcome.state is not DispatchState.REFUSED:
-                    return await self._ended_call(asked, sent, facts, outcome)
-                again = await self._refused(asked, sent, facts, outcome)
-                if isinstance(again, bool):
-                    return again
-                sent = again
-        finally:
-            self._under_way -= 1
-            self._ended.set()
+        while True:
+            began = time.monotonic()
+            outcome = await self._sent(asked, prepared, sent)
+            crashpoint("judgment.sent")
+            facts = await self._facts(outcome, began)
+            if outcome.state is not DispatchState.REFUSED:
+                return await self._ended_call(asked, sent, facts, outcome)
+            again = await self._refused(asked, sent, facts, outcome)
+            if isinstance(again, bool):
+                return again
+            sent = again
 
     async def _sent(self, asked: Asked, prepared: Prepared, sent: DispatchKey) -> Outcome:
         progress, observed = WireProgress(), asked.observed
@@ -257,7 +270,13 @@ class JudgeCalls:
 
         is_given = await self._ledger.write_async(work)
         crashpoint("judgment.outcome.committed")
+        self._has_ended()
         return is_given
+
+    def _has_ended(self) -> None:
+        """Something was settled, or is not under way any more: whoever waits for room looks again."""
+        self._ended_count += 1
+        self._ended.set()
 
     def _may_ask_again(self, tx: Transaction, asked: Asked, facts: DispatchFacts, row: JudgmentRow) -> bool:
         match facts.state:
