@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -103,6 +105,7 @@ class Instrument:
     process: subprocess.Popen[str]
     address: str
     log: Path
+    said: queue.SimpleQueue[str] = attrs.field(factory=queue.SimpleQueue)
 
     @classmethod
     def start(cls, folder: Path, *options: str) -> Instrument:
@@ -114,7 +117,13 @@ class Instrument:
             text=True,
         )
         told = cast("IO[str]", process.stdout).readline().strip()
-        return cls(process, told if told.startswith("/") else f"127.0.0.1:{told}", log)
+        made = cls(process, told if told.startswith("/") else f"127.0.0.1:{told}", log)
+        threading.Thread(target=made._listen, daemon=True).start()
+        return made
+
+    def _listen(self) -> None:
+        for line in cast("IO[str]", self.process.stdout):
+            self.said.put(line.strip())
 
     def lines(self) -> list[dict[str, Any]]:
         return read_lines(self.log)
@@ -127,7 +136,8 @@ class Instrument:
         self.wait_for(f"done {command.partition(' ')[0]}")
 
     def wait_for(self, line: str) -> None:
-        assert cast("IO[str]", self.process.stdout).readline().strip() == line
+        """What it says next, within a bound: a test that waits in vain fails."""
+        assert self.said.get(timeout=20) == line
 
     def stop(self) -> None:
         with self.process as process:
