@@ -46,6 +46,7 @@ _TABLE_TITLES: Final = {
     "execution.backoff": "`[execution] backoff`",
     "device": "`[device]`",
     "conversation": "`[conversation]`",
+    "gates": "`[gates]`",
 }
 _FORMS: Final = {
     "array": "list",

@@ -24,6 +24,7 @@ from .work_order_build import Maker, build_judges, build_targets
 from .work_order_conversation import conversation_limits
 from .work_order_device import device_table
 from .work_order_execution import execution_table
+from .work_order_gates import gates_table
 from .work_order_judges import JudgeSettings, settings_of_judges
 
 __all__ = [
@@ -140,6 +141,7 @@ def settings_of(order: WorkOrder) -> str:
         "budgets": budget_tables(order.budgets),
         "device": device_table(order.device),
         **({} if order.conversation is None else {"conversation": conversation_limits(order.conversation)}),
+        **({} if order.gates is None else {"gates": gates_table(order.gates)}),
     })  # fmt: skip
 
 

@@ -41,7 +41,7 @@ from .report_slots import metadata_of, slot_line
 from .report_standing import judge_totals, standing_at, totals_part
 from .report_times import Times, duration_line, mark_lines, session_lines
 
-__all__ = ["TROUBLE_MAX", "Report", "ReportSource", "open_report", "report_of"]
+__all__ = ["TROUBLE_MAX", "Report", "ReportSource", "open_report", "report_of", "report_source"]
 
 TROUBLE_MAX: Final = 10_000
 GROUPS_MAX: Final = 1_000
@@ -102,7 +102,7 @@ def open_report(
     Raises RunNotFound, RunAmbiguous, EvaluationNotFound, and UsageError for an event that the run does not have.
     """
     with ledger.reading() as reader:
-        source = _source(reader, run_reads.find_run(reader, run_id), options or ReportOptions())
+        source = report_source(reader, run_reads.find_run(reader, run_id), options or ReportOptions())
         yield Report(_summary(source, str(ledger.path), ledger_option), source)
 
 
@@ -114,7 +114,8 @@ def report_of(
         return report.summary
 
 
-def _source(reader: Reader, run: RunRow, options: ReportOptions) -> ReportSource:
+def report_source(reader: Reader, run: RunRow, options: ReportOptions) -> ReportSource:
+    """The run at the event, with what is read of it; raises as `open_report` does."""
     history = history_at(reader, run.run_key, options.at)
     evaluation = _evaluation(reader, history, options.evaluation)
     judges = () if evaluation is None else _judges(reader, evaluation)

@@ -29,6 +29,7 @@ from .work_order_conversation import (
 from .work_order_device import DeviceOptions, DeviceSpec, device_table, read_device
 from .work_order_execution import ExecutionOptions, ExecutionSpec, execution_table, read_execution
 from .work_order_files import Place, parse_work_order, read_text, refuse_foreign
+from .work_order_gates import GatesSpec, gates_table, read_gates
 from .work_order_judges import AnyJudge, JudgeSpec, foreign, judge_table, read_judges
 from .work_order_models import CasesTable, OrderTable, TargetTable, VariantTable, a_name, check, shown_value
 
@@ -63,8 +64,9 @@ class WorkOrder:
 
     ``variants`` are targets (objects with an ``identity()``) or tables with a ``kind``; ``target`` alone makes one
     variant, ``default``. Budgets are written as in ``[budgets]`` or ``[[budgets]]``, ``device`` as in ``[device]``,
-    ``conversation`` as in ``[conversation]`` (its ``user`` may be a function decorated with ``@ts.user``), the other
-    options as in ``[execution]``. ``folder`` is where relative paths begin, ``source`` what faults are reported under.
+    ``conversation`` as in ``[conversation]`` (its ``user`` may be a function decorated with ``@ts.user``), ``gates`` as
+    in ``[gates]``, the other options as in ``[execution]``. ``folder`` is where relative paths begin, ``source`` what
+    faults are reported under.
     Raises WorkOrderInvalid.
     """
 
@@ -77,6 +79,7 @@ class WorkOrder:
     execution: ExecutionSpec
     device: DeviceSpec
     conversation: ConversationSpec | None
+    gates: GatesSpec | None
     folder: Path = attrs.field(eq=False)
     source: str = attrs.field(eq=False)
 
@@ -92,6 +95,7 @@ class WorkOrder:
         budgets: Mapping[str, object] | Sequence[object] = (),
         device: DeviceOptions | None = None,
         conversation: ConversationOptions | None = None,
+        gates: Mapping[str, object] | None = None,
         folder: str | Path = "",
         **execution: Unpack[ExecutionOptions],
     ) -> None:
@@ -99,16 +103,18 @@ class WorkOrder:
         table = check(OrderTable, {"version": 1, "name": name, "cases": {}}, place=root)
         asked = check(CasesTable, {"repetitions": repetitions}, place=root)
         sides = _variants(target, variants, root)
+        judged = read_judges(judges, root.at("judges"))
         self.__attrs_init__(
             name=table.name,
             cases=read_cases(cases),
             repetitions=asked.repetitions,
             variants=sides,
-            judges=read_judges(judges, root.at("judges")),
+            judges=judged,
             budgets=read_budgets(budgets, variants=list(sides), place=root.at("budgets")),
             execution=read_execution(dict(execution), place=root),
             device=read_device(device or {}, place=root.at("device")),
             conversation=read_conversation(conversation, place=root.at("conversation")),
+            gates=_read_gates(gates, sides, judged, root),
             folder=Path(folder),
             source=root.source,
         )
@@ -159,6 +165,7 @@ class WorkOrder:
             "execution": execution_table(self.execution),
             "device": device_table(self.device),
             **({} if self.conversation is None else {"conversation": conversation_table(self.conversation)}),
+            **({} if self.gates is None else {"gates": gates_table(self.gates)}),
         }
 
     def replaced(self, **fields: Any) -> WorkOrder:
@@ -187,21 +194,29 @@ def _read(raw: Mapping[str, Any], root: Place, folder: Path) -> WorkOrder:
     order = check(OrderTable, raw, place=root)
     asked = check(CasesTable, order.cases, place=root.at("cases"))
     variants = _variants(order.target, order.variants, root, is_nested=True)
+    judged = read_judges(order.judges, root.at("judges"))
     made = WorkOrder.__new__(WorkOrder)
     made.__attrs_init__(
         name=order.name,
         cases=_source_of(asked, root.at("cases"), folder),
         repetitions=asked.repetitions,
         variants=variants,
-        judges=read_judges(order.judges, root.at("judges")),
+        judges=judged,
         budgets=read_budgets(order.budgets, variants=list(variants), place=root.at("budgets")),
         execution=read_execution(order.execution, place=root.at("execution")),
         device=read_device(order.device, place=root.at("device")),
         conversation=read_conversation(order.conversation, place=root.at("conversation")),
+        gates=_read_gates(order.gates, variants, judged, root),
         folder=folder,
         source=root.source,
     )
     return made
+
+
+def _read_gates(
+    raw: Mapping[str, object] | None, variants: Mapping[str, AnyTarget], judges: Sequence[AnyJudge], root: Place
+) -> GatesSpec | None:
+    return read_gates(raw, variants=list(variants), judges=[judge.name for judge in judges], place=root.at("gates"))
 
 
 def _source_of(table: CasesTable, place: Place, folder: Path) -> CaseSource:

@@ -26,6 +26,7 @@ __all__ = [
     "ConversationTable",
     "DeviceTable",
     "ExecutionTable",
+    "GatesTable",
     "JudgeOrderTable",
     "JudgeTable",
     "KeyClass",
@@ -97,6 +98,7 @@ class OrderTable(Table):
     conversation: dict[str, Any] | None = _key(
         None, KeyClass.IDENTITY, "What is said in each case, turn after turn. Without it a case is one request."
     )
+    gates: dict[str, Any] | None = _key(None, KeyClass.LIMIT, "What `tallystick gate` holds the run to.")
 
 
 class CasesTable(Table):
@@ -305,6 +307,59 @@ class ConversationTable(Table):
     )
 
 
+class GatesTable(Table):
+    baseline: Annotated[str, Field(min_length=1)] | None = _key(
+        None,
+        KeyClass.LIMIT,
+        "What it is compared to: a variant, or another run as `tallystick compare` names it. The first variant of"
+        " several where absent.",
+    )
+    variant: str | None = _key(
+        None, KeyClass.LIMIT, "The one variant that is held to the gates; all but the baseline where absent."
+    )
+    decide_by: Literal["value", "interval"] = _key(
+        "value",
+        KeyClass.LIMIT,
+        "`value`: the figure itself decides. `interval`: its whole interval must be on one side of the limit, else the"
+        " gate is inconclusive.",
+    )
+    min_coverage: float = _key(
+        1.0,
+        KeyClass.LIMIT,
+        "What share of the planned observations must have a verdict; below it every gate on it is inconclusive.",
+        ge=0,
+        le=1,
+    )
+    min_score: Any = _key(
+        None,
+        KeyClass.LIMIT,
+        "The least mean score of each judge, or the least share passed where a judge gives no scores.",
+        form="number, or table of numbers by judge",
+    )
+    min_pass_rate: Any = _key(
+        None, KeyClass.LIMIT, "The least share passed of each judge.", form="number, or table of numbers by judge"
+    )
+    max_regression: Any = _key(
+        None,
+        KeyClass.LIMIT,
+        "How far below the baseline's a judge's figure may be, over pairs of the same case and repetition.",
+        form="number, or table of numbers by judge",
+    )
+    max_slowdown: float | None = _key(
+        None, KeyClass.LIMIT, "How many times the baseline's median duration the median may be, over pairs.", gt=0
+    )
+    max_median_seconds: float | None = _key(None, KeyClass.LIMIT, "The longest median duration.", gt=0)
+    max_p95_seconds: float | None = _key(
+        None, KeyClass.LIMIT, "The longest duration of the quickest 95 % of observations.", gt=0
+    )
+    max_failed: int | None = _key(None, KeyClass.LIMIT, "How many planned observations may have failed.", ge=0)
+    max_unknown: int | None = _key(None, KeyClass.LIMIT, "How many planned observations may be unknown.", ge=0)
+    max_usd: Any = _key(
+        None, KeyClass.LIMIT, "What the run may have cost, its judges too; inconclusive where a cost is unknown.",
+        form="amount",
+    )  # fmt: skip
+
+
 TABLES: Final[Mapping[str, type[Table]]] = {
     "": OrderTable,
     "cases": CasesTable,
@@ -319,6 +374,7 @@ TABLES: Final[Mapping[str, type[Table]]] = {
     "execution.backoff": BackoffTable,
     "device": DeviceTable,
     "conversation": ConversationTable,
+    "gates": GatesTable,
 }
 
 
