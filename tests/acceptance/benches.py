@@ -1,0 +1,151 @@
+"""Devices of the acceptance tests: Atlas simulators with their witness logs, and runners that share them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.fixtures.atlas_handle import AtlasDevice
+
+from .harness import Coordinator, Site, until
+from .invariants import rows
+from .orders import execution
+
+__all__ = ["RESOURCE", "Bench", "asks", "boot_ns", "check_device", "freeze", "thaw"]
+
+RESOURCE = "atlas:SN-1"
+
+
+def asks(name: str, **behave: Any) -> dict[str, Any]:
+    """A case that the device answers with its name; ``behave`` is how the device treats the request."""
+    asked: dict[str, Any] = {"answer": name, **({"behave": behave} if behave else {})}
+    return {"id": name, "input": asked, "expected": name}
+
+
+class Bench:
+    """One device, and the sites whose runners want it; all on one host."""
+
+    def __init__(self, site: Site, *options: str) -> None:
+        self.site = site
+        self.device = AtlasDevice.start(site.folder, *options)
+        self.locks = {"TALLYSTICK_DEVICE_LOCKS": str(site.folder / "locks")}
+        self.sites = [site]
+
+    def another_ledger(self) -> Site:
+        """A second folder with a ledger of its own, on the same host."""
+        made = Site(self.site.folder.parent / f"site-{len(self.sites) + 1}")
+        self.sites.append(made)
+        return made
+
+    def order(
+        self,
+        name: str,
+        cases: Sequence[Mapping[str, Any]],
+        *,
+        lease_seconds: float = 600.0,
+        target: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """A work order for the device."""
+        table = {"kind": "atlas", "url": self.device.url, "serial": "SN-1", "drain_seconds": 2.0, **(target or {})}
+        return {
+            "version": 1, "name": name, "cases": {"items": list(cases)}, "target": table, "judges": [{"kind": "exact"}],
+            "device": {"lease_seconds": lease_seconds, "tenure_seconds": 0}, "execution": execution(**options),
+        }  # fmt: skip
+
+    def run(
+        self, name: str, cases: Sequence[Mapping[str, Any]], *, site: Site | None = None, pause_at: str = "",
+        crashpoint: str = "", **options: Any,
+    ) -> Coordinator:  # fmt: skip
+        """Start a runner of such a work order."""
+        where = site or self.site
+        order = where.folder / f"{name}.json"
+        order.write_text(json.dumps(self.order(name, cases, **options)), encoding="utf-8")
+        return where.start("run", order, environment=self.locks, pause_at=pause_at, crashpoint=crashpoint)
+
+    def resume(self, name: str, *, site: Site | None = None) -> Coordinator:
+        """Start a runner that goes on with that run."""
+        return (site or self.site).start("resume", name, environment=self.locks)
+
+    def holder(self, site: Site | None = None) -> str:
+        """The name of the run that holds the device in that ledger, empty where none does."""
+        found = rows(
+            (site or self.site).ledger,
+            "SELECT r.name FROM leases l JOIN runs r ON r.run_key = l.run_key WHERE l.resource = ? AND l.state = 'held'",
+            RESOURCE,
+        )
+        return str(found[0][0]) if found else ""
+
+    def until_waiting(self, name: str, *, site: Site | None = None) -> None:
+        """Until that run stands in line for the device, in its ledger or on the host."""
+        until(lambda: name in self.waiting(site or self.site), f"{name} waits for the device")
+
+    def waiting(self, site: Site) -> set[str]:
+        """The runs that have asked for the device and have not got it."""
+        if not site.ledger.exists() or not rows(site.ledger, "SELECT 1 FROM sqlite_master WHERE name = 'leases'"):
+            return set()  # it has only just begun
+        here = "SELECT r.name FROM leases l JOIN runs r ON r.run_key = l.run_key WHERE l.resource = ? AND l.state"
+        found = {row[0] for row in rows(site.ledger, f"{here} = 'waiting'", RESOURCE)}
+        tickets = list((self.site.folder / "locks").glob("*/line/*")) if (self.site.folder / "locks").exists() else []
+        return found | ({row[0] for row in rows(site.ledger, f"{here} = 'held'", RESOURCE)} if tickets else set())
+
+    def close(self) -> None:
+        for site in self.sites[1:]:
+            site.close()
+        self.device.stop()
+
+
+def freeze(coordinator: Coordinator) -> None:
+    """SIGSTOP, and wait until the kernel says so."""
+    coordinator.signal(signal.SIGSTOP)
+    stat = Path(f"/proc/{coordinator.process.pid}/stat")
+    until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "it stands still")
+
+
+def thaw(coordinator: Coordinator) -> None:
+    """SIGCONT."""
+    coordinator.signal(signal.SIGCONT)
+
+
+def boot_ns() -> int:
+    """The clock that leases go by."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def check_device(bench: Bench) -> None:
+    """What must hold of the device's own log, and of it and the ledgers together."""
+    accepted = [line for line in bench.device.lines() if line["verdict"] in ("accepted", "repeated")]
+    fences = [line["fence"] for line in accepted]
+    assert fences == sorted(fences), "a request under an older fence came after one under a newer, and was accepted"
+    done = Counter(line["request_id"] for line in bench.device.lines(role="submit", verdict="accepted"))
+    assert not [one for one, count in done.items() if count > 1], "a request was begun twice"
+    known: dict[str, tuple[int, str]] = {}
+    for site in bench.sites:
+        for call_id, fence, state in rows(
+            site.ledger,
+            "SELECT c.call_id, c.fence, d.state FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
+            " AND d.dispatch_no = (SELECT max(dispatch_no) FROM dispatches WHERE call_id = c.call_id)",
+        ):
+            known[call_id] = (fence, state)
+    # A query has no id of its own: it is about another request.
+    about = [line["request_id"] or line["about"] for line in accepted]
+    assert not [one for one in about if one not in known], "I1: the device did something that no ledger had intended"
+    own = [line for line in accepted if line["request_id"] is not None]
+    wrong = [line for line in own if line["fence"] > known[line["request_id"]][0]]
+    assert not wrong, "a request went out under a fence that its ledger does not know"
+    _first_is_a_look(accepted)
+
+
+def _first_is_a_look(accepted: Sequence[Mapping[str, Any]]) -> None:
+    """The first that a new holder sends is about the device; a case's request comes only after its reset."""
+    seen: dict[int, list[str]] = {}
+    for line in accepted:
+        seen.setdefault(line["fence"], []).append(line["role"])
+    for fence, roles in seen.items():
+        before = roles[: roles.index("submit")] if "submit" in roles else roles
+        assert "submit" not in roles or "reset" in before, f"fence {fence} began with {roles}"
