@@ -247,6 +247,23 @@ def _let_wait_again(tx: Transaction, run_key: int) -> None:
         tx.event(run_key, "slots.retried", {
             "count": count, "state": "unavailable", "reason": "budget", "undecided": True,
         })  # fmt: skip
+    _let_judgments_wait_again(tx, run_key)
+
+
+def _let_judgments_wait_again(tx: Transaction, run_key: int) -> None:
+    """Of the run's own evaluation; another one is gone on with by itself, where its budgets have room."""
+    count = tx.change(
+        "UPDATE judgments SET state = 'pending', reason = NULL, explanation = NULL, judged_us = NULL WHERE run_key = ?"
+        " AND evaluation_no = 1 AND state = 'no_verdict' AND reason = 'out_of_budget'",
+        (run_key,),
+    )
+    if count:
+        tx.change(
+            "UPDATE runs SET state = 'open', ended_us = NULL WHERE run_key = ? AND state = 'finished'", (run_key,)
+        )
+        tx.event(run_key, "judgments.retried", {
+            "evaluation": 1, "count": count, "reason": "out_of_budget", "judge": None,
+        })  # fmt: skip
 
 
 def _settle_one(tx: Transaction, key: DispatchKey, hold: Hold, used: int, *, unknown: bool) -> None:

@@ -26,6 +26,7 @@ from .transaction import Transaction
 from .verdicts import NoVerdictReason
 
 __all__ = [
+    "SOLITARY_DEATHS_MAX",
     "EvaluationHold",
     "Holder",
     "RecoveredJudgments",

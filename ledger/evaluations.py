@@ -35,6 +35,7 @@ __all__ = [
     "let_retried_wait",
     "newest_of_digest",
     "take_settings",
+    "write_rest",
     "write_set",
 ]
 
@@ -42,6 +43,7 @@ INLINE: Final = 1
 """The number of a run's own evaluation."""
 
 _EVENTS_PER_BATCH: Final = 20_000
+_SLOTS_PER_BATCH: Final = 5_000
 _ADD_EVALUATION = hot_insert(
     evaluations, "run_key", "evaluation_no", "evaluation_id", "name", "document", "document_digest", "settings",
     "set_at_event", "created_us",
@@ -59,9 +61,12 @@ _SELECTING: Final = (
     " OR (e.kind = 'dispatch.settled' AND json_extract(e.body, '$.slot_state') = 'selected'"
     " AND json_extract(e.body, '$.decision') = 'landed'))"
 )
-_ADD_WAITING: Final = (
-    "WITH RECURSIVE samples(number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM samples WHERE number < (SELECT"
+_SAMPLES: Final = (
+    "samples(number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM samples WHERE number < (SELECT"
     " max(samples) FROM evaluation_judges WHERE run_key = ?1 AND evaluation_no = ?2))"
+)
+_ADD_WAITING: Final = (
+    f"WITH RECURSIVE {_SAMPLES}"
     " INSERT INTO judgments (run_key, evaluation_no, judge_no, slot_no, attempt_no, sample_no, state)"
     " SELECT e.run_key, ?2, j.judge_no, s.slot_no, s.selected_attempt, n.number, 'pending' FROM events e"
     " JOIN slots s ON s.run_key = e.run_key AND s.slot_no = json_extract(e.body, '$.slot')"
@@ -69,6 +74,14 @@ _ADD_WAITING: Final = (
     " CROSS JOIN evaluation_judges j ON j.run_key = e.run_key AND j.evaluation_no = ?2"
     " CROSS JOIN samples n ON n.number <= j.samples"
     f" WHERE e.run_key = ?1 AND e.event_no > ?3 AND e.event_no <= ?4 AND {_SELECTING} ON CONFLICT DO NOTHING"
+)
+_ADD_REST: Final = (
+    f"WITH RECURSIVE {_SAMPLES}"
+    " INSERT INTO judgments (run_key, evaluation_no, judge_no, slot_no, attempt_no, sample_no, state)"
+    " SELECT s.run_key, ?2, j.judge_no, s.slot_no, s.selected_attempt, n.number, 'pending' FROM slots s"
+    " CROSS JOIN evaluation_judges j ON j.run_key = s.run_key AND j.evaluation_no = ?2"
+    " CROSS JOIN samples n ON n.number <= j.samples"
+    " WHERE s.run_key = ?1 AND s.slot_no > ?3 AND s.slot_no <= ?4 AND s.state = 'selected' ON CONFLICT DO NOTHING"
 )
 _EVALUATION: Final = (
     "SELECT e.run_key, r.run_id, e.evaluation_no, e.evaluation_id, e.name, e.document, e.document_digest, e.settings,"
@@ -155,6 +168,19 @@ def write_set(tx: Transaction, evaluation: EvaluationRow) -> bool:
     tx.change("UPDATE evaluations SET set_read_to = ? WHERE evaluation_id = ? AND set_read_to = ?",
               (upto, evaluation.evaluation_id, read_to))  # fmt: skip
     return bool(upto >= until)
+
+
+def write_rest(tx: Transaction, run_key: int, *, after_slot: int) -> int | None:
+    """Write down what waits of the run's own evaluation in the next slots; the last of them, None at the end.
+
+    What a judge said at once has its row already. Idempotent.
+    """
+    last = tx.row("SELECT max(slot_no) FROM (SELECT slot_no FROM slots WHERE run_key = ? AND slot_no > ?"
+                  " ORDER BY slot_no LIMIT ?)", (run_key, after_slot, _SLOTS_PER_BATCH))[0]  # fmt: skip
+    if last is None:
+        return None
+    tx.execute(_ADD_REST, (run_key, INLINE, after_slot, last))
+    return int(last)
 
 
 def find_evaluation(reader: Reader, run_key: int, text: str) -> EvaluationRow:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
+from .evaluations import INLINE
 from .history import Mark, OpenAttempt, OpenDispatch, RunHistory, SessionSpan
 from .standing import numbers_of
 from .states import CallOwner, DispatchState, NextStep, RunState, SlotState
@@ -235,6 +236,8 @@ def _judgments_of(body: dict[str, Any]) -> list[tuple[tuple[int, ...], list[Any]
 def _judgments_retried(history: RunHistory, mark: Mark) -> None:
     history.no_verdicts[mark.body["evaluation"]] -= mark.body["count"]
     history.ended_evaluations.discard(mark.body["evaluation"])
+    if mark.body["evaluation"] == INLINE and history.run_state == RunState.FINISHED:
+        history.run_state, history.ended_us = RunState.OPEN.value, None
     history.marks.append(mark)
 
 

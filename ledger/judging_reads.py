@@ -18,6 +18,8 @@ __all__ = [
     "KeptVerdict",
     "OpenJudgment",
     "cached_verdict",
+    "first_unjudged",
+    "is_out_of_budget",
     "judge_rows",
     "judge_tallies",
     "judge_tries_spent",
@@ -146,6 +148,31 @@ def suspect_judgments(reader: Reader, run_key: int, evaluation_no: int, *, limit
         " ORDER BY j.solitary_deaths, j.judge_no, j.slot_no, j.sample_no LIMIT ?",
         (run_key, evaluation_no, limit),
     )
+
+
+def is_out_of_budget(reader: Reader, run_key: int) -> bool:
+    """Whether a budget had no room for a judge's call of the run's own evaluation."""
+    return bool(
+        reader.row(
+            "SELECT EXISTS (SELECT 1 FROM budgets WHERE run_key = ?1) AND EXISTS (SELECT 1 FROM judgments"
+            " WHERE run_key = ?1 AND evaluation_no = 1 AND state = 'no_verdict' AND reason = 'out_of_budget')",
+            (run_key,),
+        )[0]
+    )
+
+
+def first_unjudged(reader: Reader, run_key: int) -> int | None:
+    """The first slot of which the run's own evaluation has not every judgment; None: all that is selected is judged."""
+    row = reader.row(
+        "SELECT s.slot_no FROM slots s WHERE s.run_key = ?1 AND s.state = 'selected' AND EXISTS (SELECT 1 FROM"
+        " evaluation_judges e WHERE e.run_key = ?1 AND e.evaluation_no = 1"
+        # By each judge, as the key of judgments begins: without it every slot would look through all of them.
+        " AND (SELECT count(*) FROM judgments j WHERE j.run_key = ?1 AND j.evaluation_no = 1"
+        " AND j.judge_no = e.judge_no AND j.slot_no = s.slot_no AND j.attempt_no = s.selected_attempt"
+        " AND j.state IN ('judged', 'no_verdict')) < e.samples) ORDER BY s.slot_no LIMIT 1",
+        (run_key,),
+    )
+    return None if row is None else int(row[0])
 
 
 def waiting_count(reader: Reader, run_key: int, evaluation_no: int) -> int:

@@ -19,7 +19,6 @@ __all__ = [
     "CasePage",
     "DispatchPage",
     "Score",
-    "Unjudged",
     "Unknown",
     "asked_to_wait_until",
     "call_to_repeat",
@@ -29,7 +28,6 @@ __all__ = [
     "scores_of",
     "slot_stands",
     "suspect_slots",
-    "unjudged",
     "unknown_outcomes",
 ]
 
@@ -223,46 +221,6 @@ def _held(reader: Reader, call_id: str, dispatch_no: int) -> dict[str, int]:
     ):
         held[unit] = max(held.get(unit, 0), amount)  # one dispatch counts in several scopes and is held once
     return held
-
-
-@attrs.frozen
-class Unjudged:
-    """A selected observation that a judge of the run's own evaluation has not judged."""
-
-    slot_no: int
-    attempt_no: int
-    variant_no: int
-    repetition: int
-    case_id: str
-    input: str
-    expected: str | None
-    metadata: str
-    answer: str
-    evidence: str
-    flags: str
-
-
-def unjudged(
-    reader: Reader, run_key: int, *, evaluation_no: int, judges: int, after_slot: int, limit: int
-) -> list[Unjudged]:
-    """Selected observations with fewer than ``judges`` judgments, by slot."""
-    return [
-        Unjudged(*_more(row[:8], text_of(reader, row[8]), *row[9:]))
-        for row in reader.rows(
-            "SELECT s.slot_no, o.attempt_no, s.variant_no, s.repetition, c.case_id, c.input, c.expected, c.metadata,"
-            f" {ANSWER}, o.evidence, o.flags FROM slots s"
-            " JOIN observations o ON o.run_key = s.run_key AND o.slot_no = s.slot_no"
-            " AND o.attempt_no = s.selected_attempt"
-            " JOIN cases c ON c.run_key = s.run_key AND c.case_no = s.case_no"
-            " WHERE s.run_key = ?1 AND s.slot_no > ?2 AND s.state = 'selected'"
-            # By each judge, as the key of judgments begins: without it every slot would look through all of them.
-            " AND EXISTS (SELECT 1 FROM evaluation_judges e WHERE e.run_key = ?1 AND e.evaluation_no = ?3"
-            " AND e.judge_no <= ?4 AND NOT EXISTS (SELECT 1 FROM judgments j WHERE j.run_key = ?1"
-            " AND j.evaluation_no = ?3 AND j.judge_no = e.judge_no AND j.slot_no = s.slot_no"
-            " AND j.attempt_no = s.selected_attempt)) ORDER BY s.slot_no LIMIT ?5",
-            (run_key, after_slot, evaluation_no, judges, limit),
-        )
-    ]
 
 
 @attrs.frozen

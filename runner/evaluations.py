@@ -143,7 +143,8 @@ async def run_evaluation(
     execution = session.description.order.execution
     hold = open_evaluation(ledger, row, solitary_deaths_max=execution.solitary_deaths_max)
     on_start(_waiting(ledger, row))
-    made = JudgeSession(ledger, hold, judging, stop=switch, on_given=on_given)
+    made = JudgeSession(ledger, row, judging, stop=switch, on_given=on_given)
+    switch.attach()
     try:
         await made.judge()
     finally:

@@ -1,52 +1,58 @@
-"""The run's own evaluation: each observation is judged once it is durable, and after a death the rest is caught up."""
+"""The run's own evaluation: rules and functions judge an observation once it is durable, the rest waits for the end.
+
+Judges that call, and repeats, come when nothing else waits, so that no target and no device is held for a judge. What a
+death left unjudged comes then, too.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from ..ledger.canonical import parse_json, unescaped_text
 from ..ledger.crashpoints import crashpoint
+from ..ledger.evaluation_holds import SOLITARY_DEATHS_MAX, recover_judgments
+from ..ledger.evaluations import INLINE, EvaluationRow, evaluations_of, write_rest
+from ..ledger.judging_reads import first_unjudged, judge_rows
 from ..ledger.judgments import add_judgments
 from ..ledger.ledger import Ledger
-from ..ledger.slot_reads import unjudged
+from ..ledger.run_reads import budgets_of
+from .holds import holds_of_judge
+from .judge_protocols import is_calling
+from .judge_session import JudgeSession, JudgeSide, Judging
 from .judging import judge_all
-from .protocols import MISSING, Case, Judge, Missing, Observed, Outcome, SlotView
+from .protocols import Judge, Missing, Observed, Outcome, SlotView
+from .qualification import note_qualifications
 from .stopping import StopSwitch
+from .stored_cases import case_of
 
 if TYPE_CHECKING:
-    from .executor import VariantSide
+    from .executor import Execution, VariantSide
 
 __all__ = ["InlineJudging", "case_of"]
-
-_EVALUATION: Final = 1
-_CHUNK: Final = 256
-_EVER_SECONDS: Final = 1e6
 
 
 class InlineJudging:
     """Judges what one run observes."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        run_key: int,
-        judges: Sequence[Judge],
-        sides: Mapping[int, VariantSide],
-        *,
-        deadline_seconds: float,
-    ) -> None:
+    def __init__(self, ledger: Ledger, run_key: int, execution: Execution) -> None:
         self._ledger = ledger
         self._run_key = run_key
-        self._judges = judges
-        self._numbered = list(enumerate(judges, start=1))
-        self._deadline_seconds = deadline_seconds
-        self._names = {number: side.name for number, side in sides.items()}
+        self._execution = execution
+        self._judges: Sequence[Judge] = execution.judges
+        self._at_once = self._judges_at_once()
+
+    def _judges_at_once(self) -> list[tuple[int, Judge]]:
+        """Those whose judgment is one, and no call, by their numbers."""
+        if not self._judges:
+            return []
+        with self._ledger.reading() as reader:
+            samples = {row.judge_no: row.samples for row in judge_rows(reader, self._run_key, INLINE)}
+        numbered = enumerate(self._judges, start=1)
+        return [(number, judge) for number, judge in numbered if samples[number] == 1 and not is_calling(judge)]
 
     async def judge(self, view: SlotView, slot_no: int, attempt_no: int, outcome: Outcome) -> None:
         """Judge an observation that has just been committed."""
-        if not self._judges or isinstance(outcome.answer, Missing):
+        if not self._at_once or isinstance(outcome.answer, Missing):
             return
         crashpoint("judgment.before")
         observed = Observed(
@@ -57,63 +63,60 @@ class InlineJudging:
             outcome.evidence,
             outcome.flags,
         )
-        await self._commit(observed, slot_no, attempt_no)
+        rows = await judge_all(
+            self._at_once, observed, slot_no=slot_no, attempt_no=attempt_no,
+            deadline_seconds=self._execution.deadline_seconds,
+        )  # fmt: skip
+        await self._ledger.write_async(lambda tx: add_judgments(tx, self._run_key, INLINE, rows))
+        crashpoint("judgment.committed")
 
     async def judge_rest(self, stop: StopSwitch) -> bool:
-        """Judge what was observed and not judged: by a process that died in between, or by an operator's settlement.
+        """Judge what was observed and not judged: by calls, and after a death or an operator's settlement.
 
         Says whether nothing is left to judge; when asked to stop it leaves the rest to the next session.
         """
-        after = 0
-        while self._judges:
-            with self._ledger.reading() as reader:
-                rows = unjudged(
-                    reader, self._run_key, evaluation_no=_EVALUATION, judges=len(self._judges), after_slot=after,
-                    limit=_CHUNK,
-                )  # fmt: skip
-            if not rows:
-                break
-            for row in rows:
-                if stop.is_asked:
-                    return False
-                case = case_of(row.case_id, row.input, row.expected, row.metadata)
-                evidence, flags = parse_json(row.evidence), parse_json(row.flags)
-                assert isinstance(evidence, dict)
-                assert isinstance(flags, list)
-                observed = Observed(
-                    case, self._names[row.variant_no], row.repetition, parse_json(row.answer), evidence, tuple(flags)
-                )
-                if not await _unless_stopped(self._commit(observed, row.slot_no, row.attempt_no), stop):
-                    return False
-            after = rows[-1].slot_no
-        return True
+        if not self._judges:
+            return True
+        with self._ledger.reading() as reader:
+            first = first_unjudged(reader, self._run_key)
+            (row,) = [one for one in evaluations_of(reader, self._run_key) if one.evaluation_no == INLINE]
+        if first is not None and not stop.is_asked:
+            await self._give_rest(first, row, stop)
+        note_qualifications(self._ledger, row)
+        with self._ledger.reading() as reader:
+            return first_unjudged(reader, self._run_key) is None
 
-    async def _commit(self, observed: Observed, slot_no: int, attempt_no: int) -> None:
-        rows = await judge_all(
-            self._numbered, observed, slot_no=slot_no, attempt_no=attempt_no, deadline_seconds=self._deadline_seconds
+    async def _give_rest(self, first: int, row: EvaluationRow, stop: StopSwitch) -> None:
+        after: int | None = first - 1
+        while after is not None:
+            after = await self._written(after)
+        # Nobody else is at this run, and this session is at nothing any more.
+        await self._ledger.write_async(
+            lambda tx: recover_judgments(
+                tx, self._run_key, INLINE, dead_worker="", solitary_deaths_max=SOLITARY_DEATHS_MAX
+            )
         )
-        await self._ledger.write_async(lambda tx: add_judgments(tx, self._run_key, _EVALUATION, rows))
-        crashpoint("judgment.committed")
+        execution = self._execution
+        judging = Judging(
+            self._sides(), _names(execution.sides), execution.policy, execution.concurrency,
+            execution.deadline_seconds, execution.grace_seconds, execution.rate_per_second,
+        )  # fmt: skip
+        await JudgeSession(self._ledger, row, judging, stop=stop).judge()
+
+    async def _written(self, after: int) -> int | None:
+        return await self._ledger.write_async(lambda tx: write_rest(tx, self._run_key, after_slot=after))
+
+    def _sides(self) -> list[JudgeSide]:
+        with self._ledger.reading() as reader:
+            rows = judge_rows(reader, self._run_key, INLINE)
+            plans = [state.plan for state in budgets_of(reader, self._run_key)]
+        sides = []
+        for row, judge in zip(rows, self._judges, strict=True):
+            sends = int(getattr(judge, "wire_sends_max", 1))
+            holds = holds_of_judge(plans, None, wire_sends_max=sends) if is_calling(judge) else ()
+            sides.append(JudgeSide(row.judge_no, judge, row.identity_digest, holds))
+        return sides
 
 
-async def _unless_stopped(work: Coroutine[Any, Any, None], stop: StopSwitch) -> bool:
-    """Do it, or leave it when asked to stop: a judge may be at it for long. Says whether it was done."""
-    loop = asyncio.get_running_loop()
-    done, watch = loop.create_task(work), loop.create_task(stop.sleep(_EVER_SECONDS))
-    try:
-        await asyncio.wait({done, watch}, return_when=asyncio.FIRST_COMPLETED)
-        if done.done():
-            done.result()
-        return done.done()
-    finally:
-        for task in (done, watch):
-            task.cancel()
-        await asyncio.gather(done, watch, return_exceptions=True)
-
-
-def case_of(case_id: str, case_input: str, expected: str | None, metadata: str) -> Case:
-    """A case from its stored texts."""
-    found = {} if metadata == "{}" else parse_json(metadata)
-    assert isinstance(found, dict)
-    wanted = MISSING if expected is None else parse_json(expected)
-    return Case(unescaped_text(case_id), parse_json(case_input), wanted, found)
+def _names(sides: Mapping[int, VariantSide]) -> dict[int, str]:
+    return {number: side.name for number, side in sides.items()}

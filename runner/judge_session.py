@@ -10,12 +10,11 @@ import attrs
 
 from ..ledger.canonical import parse_json
 from ..ledger.crashpoints import crashpoint
-from ..ledger.evaluation_holds import EvaluationHold
+from ..ledger.evaluations import EvaluationRow
 from ..ledger.judging_reads import KeptVerdict, OpenJudgment, open_judgments, suspect_judgments, waiting_count
 from ..ledger.judgments import add_judgments, let_wait, mark_judging
 from ..ledger.ledger import Ledger
 from ..ledger.records import Hold, JudgmentKey, JudgmentRow
-from .inline_judging import case_of
 from .judge_cache import VerdictCache, cache_key
 from .judge_calls import Asked, JudgeCalls
 from .judge_protocols import CallingJudge, is_calling, lacking, needs_of
@@ -24,6 +23,7 @@ from .pacing import Pace
 from .protocols import Judge, NoVerdict, Observed, Verdict
 from .retry_policy import RetryPolicy
 from .stopping import StopSwitch
+from .stored_cases import case_of
 from .verdict_rows import judgment_row
 
 __all__ = ["JudgeSession", "JudgeSide", "Judging"]
@@ -64,14 +64,14 @@ class JudgeSession:
     def __init__(
         self,
         ledger: Ledger,
-        hold: EvaluationHold,
+        evaluation: EvaluationRow,
         judging: Judging,
         *,
         stop: StopSwitch,
         on_given: Callable[[int], None] = lambda count: None,
     ) -> None:
         self._ledger = ledger
-        self._row = hold.evaluation
+        self._row = evaluation
         self._judging = judging
         self._sides = {side.judge_no: side for side in judging.sides}
         self._stop = stop
@@ -96,7 +96,6 @@ class JudgeSession:
 
     async def judge(self) -> None:
         """Go on until nothing waits or somebody asks to stop. Raises the LedgerError that ended it."""
-        self._stop.attach()
         opened: list[CallingJudge] = []
         try:
             for side in self._judging.sides:

@@ -9,6 +9,7 @@ import attrs
 
 from ..ledger.coordinators import Recovered
 from ..ledger.device_looks import quarantined_for
+from ..ledger.judging_reads import is_out_of_budget
 from ..ledger.ledger import Ledger, Reader
 from ..ledger.run_reads import RunRow, find_run, slot_counts, slot_reasons
 from ..ledger.slot_reads import next_not_before, scores_of
@@ -100,6 +101,8 @@ def next_move(reader: Reader, run: RunRow, counts: dict[SlotState, int]) -> Next
         # Resuming would meet the same device again.
         is_kept_off = counts[SlotState.PENDING] and quarantined_for(reader, run.run_key)
         return NextMove.DECIDE if is_kept_off else NextMove.RESUME
+    if is_out_of_budget(reader, run.run_key):
+        return NextMove.FUND
     if any(counts[state] for state in _NEEDS_DECISION) or _has_no_verdict(reader, run):
         return NextMove.DECIDE
     return NextMove.NOTHING

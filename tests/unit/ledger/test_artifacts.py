@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from tallystick.ledger import artifacts, attempts, checks, coordinators, slot_reads
+from tallystick.ledger import artifacts, attempts, checks, coordinators, evaluations, judging_reads, slot_reads
 from tallystick.ledger.artifacts import INLINE_MAX, file_of
 from tallystick.ledger.canonical import digest_of_bytes
 from tallystick.ledger.errors import LedgerDamaged, LedgerFailed
@@ -180,8 +180,9 @@ def test_an_answer_of_any_size_is_judged_and_shown_whole(answer: str, raw: bytes
         await ledger.write_async(lambda tx: attempts.observe(tx, key, facts, answer=stored, answer_digest=digest))
 
     asyncio.run(main())
+    ledger.write(lambda tx: evaluations.write_rest(tx, run_key, after_slot=0))
     with ledger.reading() as reader:
-        [waiting] = slot_reads.unjudged(reader, run_key, evaluation_no=1, judges=1, after_slot=0, limit=9)
+        [waiting] = judging_reads.open_judgments(reader, run_key, 1, 1, after=(0, 0), limit=9)
         [page] = slot_reads.case_page(reader, run_key, "c1")
     assert waiting.answer == answer
     assert page.attempts[0].answer == answer
