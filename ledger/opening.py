@@ -20,6 +20,7 @@ __all__ = ["Found", "look", "prepare"]
 
 
 _HEADER_BYTES: Final = 112
+_JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
 
 
 class Found(Enum):
@@ -45,6 +46,8 @@ def look(path: Path) -> Found:
     if path.stat().st_size == 0:
         return Found.EMPTY
     try:
+        if _is_torn_beginning(path):
+            return Found.EMPTY
         _refuse_by_header(path)
         connection = driver.connect(path)
     except (OSError, driver.SqliteError) as problem:
@@ -55,6 +58,20 @@ def look(path: Path) -> Found:
         raise _unreadable(path, problem) from problem
     finally:
         connection.close()
+
+
+def _is_torn_beginning(path: Path) -> bool:
+    """Whether the power failed while SQLite wrote the first page of all: any bytes may be there.
+
+    A journal says that there were none before (sqlite.org/fileformat2.html, section 3), and SQLite takes them back when
+    the next start opens the file.
+    """
+    journal = path.with_name(path.name + "-journal")
+    if not journal.exists():
+        return False
+    with journal.open("rb") as file:
+        header = file.read(28)
+    return header[:8] == _JOURNAL_MAGIC and header[16:20] == bytes(4)
 
 
 def _refuse_by_header(path: Path) -> None:

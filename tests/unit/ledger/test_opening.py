@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -102,6 +103,33 @@ def test_a_start_that_was_killed_while_its_schema_was_written_is_completed_by_th
     connection.close()
     assert path.stat().st_size > 0
     works(path, create=True)
+
+
+def torn_beginning(path: Path, page: bytes) -> None:
+    """As a loss of power leaves it: a first page that never came, and the journal that takes it back."""
+    path.write_bytes(page)
+    header = bytes.fromhex("d9d505f920a163d7") + bytes(4) + b"once" + bytes(4) + struct.pack(">II", 512, 4096)
+    path.with_name(path.name + "-journal").write_bytes(header.ljust(512, b"\0"))
+
+
+@pytest.mark.parametrize("page", [bytes(4096), b"\xa5" * 4096], ids=["zeros", "junk"])
+def test_a_start_that_lost_power_before_its_first_page_came_is_completed_by_the_next(
+    tmp_path: Path, page: bytes
+) -> None:
+    path = tmp_path / "l.db"
+    torn_beginning(path, page)
+    with pytest.raises(LedgerMissing, match="killed"):
+        Ledger.open(path)
+    assert path.read_bytes() == page
+    works(path, create=True)
+
+
+def test_a_foreign_file_beside_a_journal_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "l.db"
+    torn_beginning(path, b"\xa5" * 4096)
+    journal = path.with_name(path.name + "-journal")
+    journal.write_bytes(journal.read_bytes()[:16] + struct.pack(">I", 7) + journal.read_bytes()[20:])
+    refused(path, NotALedger, create=True)
 
 
 def text_file(path: Path) -> None:

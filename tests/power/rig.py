@@ -1,0 +1,168 @@
+"""Records a run, then loses power at its moments again and again and looks at what is left."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from .disk import Disk, Loss
+from .kernel import is_supported
+from .records import Made, Record, Removed, Renamed, Said, Synced, read_records
+from .stories import LEDGER, Story
+from .verdict import Promises, Verdicts
+
+__all__ = ["Failure", "Recording", "Tried", "lose_power", "record", "why_not", "workplace"]
+
+_RECORDER: Final = Path(__file__).with_name("recorder.py")
+_PATIENCE_SECONDS: Final = 240.0
+_TRIES_A_STATE: Final = 2
+
+
+@attrs.frozen
+class Recording:
+    """What a process did to a folder, and how it ended."""
+
+    records: Sequence[Record]
+    root: Path
+    status: int
+    told: str
+    counts: dict[str, int]
+
+
+@attrs.frozen
+class Failure:
+    """A state of the disk in which something that was promised does not hold."""
+
+    moment: float
+    loss: Loss
+    seed: str
+    broken: list[str]
+
+    def __str__(self) -> str:
+        return f"at {self.moment:g}, losing {self.loss} ({self.seed}): {'; '.join(self.broken[:3])}"
+
+
+@attrs.frozen
+class Tried:
+    """How many different states were looked at, and in which something was broken."""
+
+    states: int
+    failures: list[Failure]
+
+
+@functools.cache
+def why_not() -> str:
+    """Why nothing can be recorded here, empty where it can."""
+    if not is_supported():
+        return "the recorder knows the system calls of Linux on x86-64 only"
+    place = workplace()
+    try:
+        said = ["--root", str(place), "--said", str(place / "said"), "--log", str(place / "log")]
+        tried = subprocess.run(
+            [sys.executable, str(_RECORDER), *said, "--", sys.executable, "-c", ""], capture_output=True, text=True
+        )
+    finally:
+        shutil.rmtree(place)
+    return f"no process may be followed here: {tried.stderr.strip().splitlines()[-1]}" if tried.returncode else ""
+
+
+def workplace() -> Path:
+    """An empty folder for a recording or a state, in memory where there is a place: what is synced there is nothing."""
+    memory = Path("/dev/shm")
+    place = memory if memory.is_dir() and os.access(memory, os.W_OK) else None
+    return Path(tempfile.mkdtemp(prefix="tallystick-power-", dir=place))
+
+
+def record(folder: Path, story: Story, *, plant: str = "", fault: str = "") -> Recording:
+    """Run the story's commands; everything below ``folder/disk`` is recorded."""
+    root, said, log = folder / "disk", folder / "said", folder / "log"
+    root.mkdir(exist_ok=True)
+    program = [sys.executable, "-m", "tests.power.workload", "--said", str(said)]
+    program += ["--plant", plant] if plant else []
+    for commands in filter(None, (story.commands, story.beside)):
+        program.append(json.dumps([[str(word) for word in command] for command in commands]))
+    tool = [sys.executable, str(_RECORDER), "--root", str(root), "--said", str(said), "--log", str(log), "--count"]
+    tool += ["--fail", fault] if fault else []
+    done = subprocess.run(
+        [*tool, "--", *program], capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False,
+        cwd=Path(__file__).resolve().parents[2],
+    )  # fmt: skip
+    assert done.stdout, f"there is no recording: {done.stderr}"
+    return Recording(read_records(log), root, done.returncode, done.stderr, json.loads(done.stdout))
+
+
+def lose_power(
+    recording: Recording,
+    *,
+    states: int,
+    seed: str,
+    resumed: int = 0,
+    losses: Sequence[Loss] = tuple(Loss),
+    failures_max: int = 10,
+) -> Tried:
+    """Look at so many different states of the disk, spread over the whole recording, and go on from some of them.
+
+    Ends early when so many failures are found.
+    """
+    chance = random.Random(seed)
+    disk, verdicts, seen = Disk(recording.records, recording.root), Verdicts(), set[bytes]()
+    failures: list[Failure] = []
+    for moment, loss in _moments(recording.records, states * _TRIES_A_STATE, chance, losses):
+        if len(seen) >= states or len(failures) >= failures_max:
+            break
+        disk.advance(moment)
+        one = f"{seed} {moment:g} {loss}"
+        place = workplace()
+        try:
+            state = _write(disk, loss, random.Random(one), place)
+            if state in seen:
+                continue
+            seen.add(state)
+            broken = verdicts.broken(place / LEDGER, Promises.of(disk.said))
+            if not broken and resumed and len(seen) % max(1, states // resumed) == 0:
+                broken = verdicts.goes_on(place / LEDGER, Promises.of(disk.said))
+        finally:
+            shutil.rmtree(place)
+        if broken:
+            failures.append(Failure(moment, loss, one, broken))
+    return Tried(len(seen), failures)
+
+
+def _write(disk: Disk, loss: Loss, chance: random.Random, place: Path) -> bytes:
+    digest = hashlib.sha256(repr(len(disk.said)).encode())
+    for path, data in disk.left(loss, chance):
+        digest.update(path.encode() + b"\0" + (b"" if data is None else hashlib.sha256(data).digest()))
+        target = place / path
+        if data is None:
+            target.mkdir()
+        else:
+            target.write_bytes(data)
+    return digest.digest()
+
+
+def _moments(
+    records: Sequence[Record], count: int, chance: random.Random, losses: Sequence[Loss]
+) -> Iterator[tuple[float, Loss]]:
+    """In their order: half of them just before and after syncs, names and words, half of them anywhere."""
+    edges = sorted({at for record in records for at in (record.begun, record.ended) if at})
+    turning = sorted({
+        at
+        for record in records
+        if isinstance(record, Synced | Made | Renamed | Removed | Said)
+        for at in (record.begun - 1, record.begun, record.ended)
+        if at
+    })  # fmt: skip
+    chosen = [(chance.choice(turning if at % 2 else edges), chance.choice(losses)) for at in range(count)]
+    return iter(sorted(chosen, key=lambda one: one[0]))

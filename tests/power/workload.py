@@ -1,0 +1,192 @@
+"""The program whose writes are recorded: commands of tallystick, and a word of each thing that it tells or sends.
+
+    python -m tests.power.workload --said FILE [--plant FAULT] COMMANDS [COMMANDS]
+
+COMMANDS is a JSON list of lists of arguments; the second are those of another process, at the same time.
+
+One JSON line is appended to the file ``said``
+
+* before a call is sent: ``{"sends": request id, "dispatch": number}``,
+* before a caller is told that its transaction is durable: ``{"told": [[run key, event number, hash], …],
+  "worker": id, "batch": number}``,
+* when a command has returned: ``{"returned": status, "command": …}``.
+
+``--plant`` puts one of the faults of `PLANTS` into the product, so that it can be seen whether it is found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from tallystick.cli.entry import invoke
+from tallystick.ledger import artifacts, desk, driver, scribe
+from tallystick.ledger.transaction import Transaction
+from tallystick.runner.call_steps import CallSteps
+
+# Small, so that a short recording has many.
+CHECKPOINT_PAGES: Final = 512
+
+_said = -1
+
+
+def say(**what: object) -> None:
+    """Append one line; read from the trace, in the order of everything else that was done."""
+    os.write(_said, json.dumps(what).encode() + b"\n")
+
+
+def bear_witness() -> None:
+    """Say what is told and what is sent."""
+    heads: dict[int, tuple[int, str]] = {}
+    marked: list[tuple[str, int]] = []
+    tell, mark, events, forget = scribe._tell, desk.Desk.mark, Transaction.events, Transaction.forget_heads
+    send = CallSteps._send
+
+    def telling(batch: list[Any]) -> None:
+        if marked and any(item.error is None for item in batch):
+            worker, number = marked[-1]
+            say(told=[[key, *head] for key, head in heads.items()], worker=worker, batch=number)
+        heads.clear()
+        tell(batch)
+
+    def marking(self: desk.Desk, transaction: Transaction) -> int:
+        number = mark(self, transaction)
+        marked.append((transaction.worker_id, number))
+        return number
+
+    def adding(self: Transaction, run_key: int, kind: str, bodies: Any) -> int:
+        number = events(self, run_key, kind, bodies)
+        heads[run_key] = (number, self._heads[run_key][1].hex())
+        return number
+
+    def forgetting(self: Transaction) -> None:
+        heads.clear()
+        forget(self)
+
+    async def sending(self: CallSteps, asking: Any, prepared: Any, key: Any, deadline: float) -> Any:
+        say(sends=key.call_id, dispatch=key.dispatch_no)
+        return await send(self, asking, prepared, key, deadline)
+
+    scribe._tell = telling
+    changed: list[tuple[type, str, Callable[..., Any]]] = [
+        (desk.Desk, "mark", marking), (Transaction, "events", adding), (Transaction, "forget_heads", forgetting),
+        (CallSteps, "_send", sending),
+    ]  # fmt: skip
+    for owner, name, function in changed:
+        setattr(owner, name, function)
+
+
+# Faults, each of which a product could have.
+
+
+def _commits_without_sync() -> None:
+    harden = driver.harden
+
+    def weakened(connection: Any, *, query_only: bool = False) -> Any:
+        found = harden(connection, query_only=query_only)
+        connection.execute("PRAGMA synchronous=NORMAL").fetchone()
+        return found
+
+    driver.harden = weakened
+
+
+def _checkpoints_without_sync() -> None:
+    checkpoint = desk.Desk.checkpoint
+
+    def weakened(self: desk.Desk) -> None:
+        self.connection().execute("PRAGMA synchronous=OFF").fetchone()
+        checkpoint(self)
+        self.connection().execute("PRAGMA synchronous=FULL").fetchone()
+
+    desk.Desk.checkpoint = weakened  # type: ignore[method-assign]
+
+
+def _splits_transactions() -> None:
+    events = Transaction.events
+
+    def splitting(self: Transaction, run_key: int, kind: str, bodies: Any) -> int:
+        for statement in ("RELEASE work", "COMMIT", "BEGIN IMMEDIATE", "SAVEPOINT work"):
+            self.execute(statement)
+        return events(self, run_key, kind, bodies)
+
+    Transaction.events = splitting  # type: ignore[method-assign]
+
+
+def _tells_before_the_commit() -> None:
+    run_all = scribe.Scribe._run_all
+
+    def hasty(self: Any, transaction: Transaction, batch: list[Any]) -> bool:
+        stop = run_all(self, transaction, batch)
+        self._desk.mark(transaction)
+        scribe._tell(batch)
+        batch.clear()
+        return stop
+
+    scribe.Scribe._run_all = hasty  # type: ignore[method-assign]
+
+
+class _Os:
+    """The module `os`, with an fsync that leaves files or folders out."""
+
+    def __init__(self, *, folders: bool) -> None:
+        self._folders = folders
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def fsync(self, descriptor: int) -> None:
+        is_folder = Path(f"/proc/self/fd/{descriptor}").is_dir()
+        if is_folder != self._folders:
+            os.fsync(descriptor)
+
+
+PLANTS: Final[dict[str, Callable[[], None]]] = {
+    "commits-without-sync": _commits_without_sync,
+    "checkpoints-without-sync": _checkpoints_without_sync,
+    "splits-transactions": _splits_transactions,
+    "tells-before-the-commit": _tells_before_the_commit,
+    "artifacts-without-sync": lambda: setattr(artifacts, "os", _Os(folders=False)),
+    "artifact-names-without-sync": lambda: setattr(artifacts, "os", _Os(folders=True)),
+}
+
+
+def main() -> int:
+    global _said
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--said", required=True)
+    parser.add_argument("--plant", choices=sorted(PLANTS))
+    parser.add_argument("commands")
+    parser.add_argument("beside", nargs="?")
+    asked = parser.parse_args()
+    other = None
+    if asked.beside:
+        mine = [sys.executable, "-m", "tests.power.workload", "--said", asked.said]
+        other = subprocess.Popen([*mine, *(["--plant", asked.plant] if asked.plant else []), asked.beside])
+    _said = os.open(asked.said, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    desk._PAGES_PER_CHECKPOINT = CHECKPOINT_PAGES  # type: ignore[misc]
+    if asked.plant:
+        PLANTS[asked.plant]()
+    bear_witness()
+    statuses = []
+    for command in json.loads(asked.commands):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            statuses.append(invoke(command))
+        print(statuses[-1], command, printed.getvalue(), file=sys.stderr)
+        say(returned=statuses[-1], command=command)
+    if other is not None:
+        statuses.append(other.wait())
+    # 3 and 75 are ends of commands that did what was asked.
+    return max((status for status in statuses if status not in (3, 75)), default=0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
