@@ -10,10 +10,11 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from tallystick.ledger import artifacts, coordinators, lease_line
-from tallystick.ledger.errors import BudgetExhausted, LedgerError, RunBusy
+from tallystick.ledger import artifacts, coordinators, lease_line, leases
+from tallystick.ledger.errors import BudgetExhausted, LeaseLost, LedgerError, RunBusy
 from tallystick.ledger.file_locks import LockFile, holder_pid
 from tallystick.ledger.host_claims import Claimed, HostClaims
 from tallystick.ledger.host_folder import host_folder
@@ -347,3 +348,50 @@ def stand_in_gate(folder: str) -> None:
     with host_folder(Path(folder)).gate():
         tell("inside")
         hear()
+
+
+def contend(path: str, folder: str, log: str, rounds: str, lease_ms: str, *resources: str) -> None:
+    """Take these devices again and again, in the ledger and on the host, and write down when they are held.
+
+    A line ``enter``, ``leave`` or ``lost``, a device and its fence each; appended at once, so that the order of the
+    file is one in which it happened.
+    """
+    asks = [DeviceAsk(one, "test", one.startswith("atlas:"), int(lease_ms)) for one in resources]
+    with Ledger.open(path) as ledger, Path(log).open("ab", buffering=0) as file:
+        claims = HostClaims(ledger, folder=Path(folder))
+        tell("ready")
+        hear()
+        for _ in range(int(rounds)):
+            _one_tenure(ledger, claims, asks, lambda line: file.write(line.encode()))
+        tell("done")
+        hear()
+
+
+def _one_tenure(ledger: Ledger, claims: HostClaims, asks: list[DeviceAsk], write: Callable[[str], object]) -> None:
+    set_id = asyncio.run(lease_line.stand_in_line(ledger, asks, run_key=None))
+    fences: dict[str, int] = {}
+
+    def note(word: str) -> None:
+        write("".join(f"{word} {name} {fence} {os.getpid()}\n" for name, fence in sorted(fences.items())))
+
+    try:
+        while isinstance(granted := asyncio.run(lease_line.poll(ledger, set_id)), Blocked):
+            pass
+        while not isinstance(claimed := claims.take(granted, asks), Claimed):
+            ledger.write(lambda tx: leases.renew(tx, set_id))
+        for lease in granted.leases:
+            seen = claimed.fences[lease.resource] - 1
+            fences[lease.resource] = ledger.write(
+                lambda tx, i=lease.lease_id, s=seen: leases.raise_fence(tx, i, seen=s)  # type: ignore[misc]
+            )
+        ledger.write(lambda tx: leases.require(tx, [lease.lease_id for lease in granted.leases]))
+        note("enter")
+        ledger.write(lambda tx: leases.renew(tx, set_id))
+        claims.renew(set_id)
+        note("leave")
+        asyncio.run(lease_line.leave(ledger, set_id))
+    except LeaseLost:
+        note("lost")
+        ledger.write(lambda tx: leases.abandon(tx, set_id))
+    finally:
+        claims.release(set_id)

@@ -68,7 +68,10 @@ class LeaseMachine(RuleBasedStateMachine):
         return [worker for worker in self.workers if worker not in self.dead]
 
     def of_the_living(self) -> list[Asked]:
-        return [one for one in self.sets if one.worker not in self.dead]
+        """The sets that still have something open, and the last that has not."""
+        mine = [one for one in self.sets if one.worker not in self.dead]
+        closed = [one for one in mine if not set(OPEN) & set(one.states.values())]
+        return [one for one in mine if one not in closed] + closed[-1:]
 
     def has_expired(self, one: Asked) -> bool:
         return self.clock.us > one.expires
@@ -110,7 +113,7 @@ class LeaseMachine(RuleBasedStateMachine):
     # Steps.
 
     @precondition(lambda self: self.living())
-    @rule(data=st.data(), names=st.sets(st.sampled_from(sorted(DEVICES)), min_size=1))
+    @rule(data=st.data(), names=st.sets(st.sampled_from(sorted(DEVICES)), min_size=1, max_size=2))
     def ask(self, data: st.DataObject, names: set[str]) -> None:
         worker = data.draw(st.sampled_from(self.living()))
         asks = [device(name, compares=DEVICES[name]) for name in names]
@@ -118,11 +121,15 @@ class LeaseMachine(RuleBasedStateMachine):
         assert all(set_id > one.set_id for one in self.sets), "who asks later stands behind, whatever the clock"
         self.known |= names
         self.sets.append(Asked(set_id, worker, self.clock.us + LEASE_US, dict.fromkeys(names, "waiting")))
+        if data.draw(st.booleans()):
+            self.poll_once(self.sets[-1])
 
     @precondition(lambda self: self.of_the_living())
     @rule(data=st.data())
     def poll(self, data: st.DataObject) -> None:
-        asked = data.draw(st.sampled_from(self.of_the_living()))
+        self.poll_once(data.draw(st.sampled_from(self.of_the_living())))
+
+    def poll_once(self, asked: Asked) -> None:
         dead = self.dead_leases()
         if not asked.all_are("waiting"):
             self.expect_refusal_unless_held(asked, lambda: attempt(self.ledger, asked.set_id, worker=asked.worker))
@@ -214,7 +221,7 @@ class LeaseMachine(RuleBasedStateMachine):
         if care == "quarantine":
             self.quarantined.add(name)
 
-    @rule(us=st.sampled_from([1, LEASE_US // 3, LEASE_US, LEASE_US + 1]))
+    @rule(us=st.sampled_from([1, LEASE_US // 3, LEASE_US, LEASE_US + 1, LEASE_US + 1]))
     def time_goes_on(self, us: int) -> None:
         self.clock.us += us
 
@@ -248,6 +255,6 @@ class LeaseMachine(RuleBasedStateMachine):
 
 
 LeaseMachine.TestCase.settings = settings(
-    max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
 TestLeases = LeaseMachine.TestCase
