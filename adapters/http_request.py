@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -16,7 +18,7 @@ from .errors import CaseUnfit
 from .http_table import HttpTable, Origin, read_origin
 from .outcomes import one_line
 from .secrets import SecretTable
-from .templates import TextTemplate, read_json_template, read_text_template, text_of
+from .templates import TextTemplate, TurnNeeds, read_json_template, read_text_template, text_of
 from .wire import WireRequest
 from .wire_body import ENCODINGS
 
@@ -44,6 +46,7 @@ class HttpRequests:
     _fixed: Headers
     _rendered: Mapping[str, TextTemplate]
     _idempotency_header: bytes
+    turn_needs: TurnNeeds = TurnNeeds()
     _static_head: Mapping[str, JsonValue] | None = None
 
     def with_static_head(self) -> HttpRequests:
@@ -90,39 +93,50 @@ def read_requests(table: HttpTable, *, place: str) -> HttpRequests:
     """Compile the templates of a table; raises WorkOrderInvalid."""
     origin, rest = read_origin(table.url, place=f"{place}.url")
     _refuse_headers(table, place)
-    body, content_type = _read_body(table, place)
+    body, content_type, needs = _read_body(table, place)
     headers = {
         name: read_text_template(text, place=f"{place}.headers.{name}")
         for name, text in table.headers.items()
         if isinstance(text, str)
     }
+    url = read_text_template(rest, place=f"{place}.url")
+    params = {
+        name: read_text_template(text_of(value), place=f"{place}.params.{name}")
+        for name, value in table.params.items()
+        if not isinstance(value, SecretTable)
+    }
+    for template in (url, *params.values(), *headers.values()):
+        needs |= template.turn_needs
     made = HttpRequests(
         origin=origin,
         method=table.method.encode(),
-        url=read_text_template(rest, place=f"{place}.url"),
-        params={
-            name: read_text_template(text_of(value), place=f"{place}.params.{name}")
-            for name, value in table.params.items()
-            if not isinstance(value, SecretTable)
-        },
+        url=url,
+        params=params,
         body=body,
         fixed=_fixed_headers(origin, content_type, headers),
         rendered={name: template for name, template in headers.items() if not template.is_static},
         idempotency_header=table.idempotency_header.encode("ascii"),
+        turn_needs=needs,
     )
     return made.with_static_head()
 
 
-def _read_body(table: HttpTable, place: str) -> tuple[Callable[[SlotView], bytes] | None, str | None]:
+def _read_body(table: HttpTable, place: str) -> tuple[Callable[[SlotView], bytes] | None, str | None, TurnNeeds]:
     if table.has_json:
-        return read_json_template(table.json_body, place=f"{place}.json").render, "application/json"
+        document = read_json_template(table.json_body, place=f"{place}.json")
+        return document.render, "application/json", document.turn_needs
     if table.text is not None:
         text = read_text_template(table.text, place=f"{place}.text")
-        return lambda slot: text.render(slot).encode("utf-8", "surrogatepass"), "text/plain; charset=utf-8"
+
+        def encoded(slot: SlotView) -> bytes:
+            return text.render(slot).encode("utf-8", "surrogatepass")
+
+        return encoded, "text/plain; charset=utf-8", text.turn_needs
     if table.form is not None:
         fields = {name: read_text_template(text, place=f"{place}.form.{name}") for name, text in table.form.items()}
-        return lambda slot: _pairs(fields, slot).encode("ascii"), "application/x-www-form-urlencoded"
-    return None, None
+        needs = functools.reduce(operator.or_, (field.turn_needs for field in fields.values()), TurnNeeds())
+        return lambda slot: _pairs(fields, slot).encode("ascii"), "application/x-www-form-urlencoded", needs
+    return None, None, TurnNeeds()
 
 
 def _fixed_headers(origin: Origin, content_type: str | None, headers: Mapping[str, TextTemplate]) -> Headers:

@@ -62,6 +62,7 @@ class HttpTarget:
         self._place = place
         self._ca_file = None if table.ca_file is None else folder / table.ca_file
         self._requests = read_requests(table, place=place)
+        self.takes_turns, self.needs_turns = self._requests.turn_needs.hears, self._requests.turn_needs.needs
         bodies = read_body_rules(table, place=place)
         self._bodies: BodyReader = bodies
         if table.events is not None:

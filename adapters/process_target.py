@@ -28,12 +28,15 @@ from .outcomes import one_line
 from .process_run import Ended, Run, Runs
 from .secrets import Redactor, SecretTable, secret_value
 from .tables import read_table
-from .templates import TextTemplate, read_json_template, read_text_template
+from .templates import TextTemplate, TurnNeeds, read_json_template, read_text_template
 
 __all__ = ["ProcessTable", "ProcessTarget", "from_work_order"]
 
 _PASSED: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "USER", "LOGNAME")
 _REQUEST: Final[Mapping[str, str]] = {"id": "{{case.id}}", "input": "{{input}}"}
+_TURN_REQUEST: Final[Mapping[str, str]] = {
+    **_REQUEST, "message": "{{message}}", "history": "{{history}}", "turn": "{{turn}}", "session": "{{session}}",
+}  # fmt: skip
 _NOT_IDENTITY: Final = frozenset({"output_bytes_max", "grace_seconds", "if_unknown", "key_valid_seconds"})
 _RAW_MAX: Final = 64 * 1024
 
@@ -70,6 +73,11 @@ class ProcessTable(BodyTable):
         return self
 
     @property
+    def has_default_input(self) -> bool:
+        """Whether standard input is our own line of JSON, which tells of a turn where there is one."""
+        return self.input_kind == "json" and "json_body" not in self.model_fields_set
+
+    @property
     def input_kind(self) -> str:
         return self.input or ("text" if self.text is not None else "json")
 
@@ -94,7 +102,10 @@ class ProcessTarget:
         self._argv = [read_text_template(text, place=f"{place}.argv[{at}]") for at, text in enumerate(table.argv)]
         if not self._argv[0].is_static:
             raise WorkOrderInvalid(f"{place}.argv[0]: a case cannot choose the program", place=f"{place}.argv[0]")
-        self._stdin = _stdin_of(table, place)
+        self._stdin, needs = _stdin_of(table, place)
+        for template in self._argv:
+            needs |= template.turn_needs
+        self.takes_turns, self.needs_turns = needs.hears or table.has_default_input, needs.needs
         answer = {"answer": "text"} if table.output != "json" else {}
         self._bodies = read_body_rules(table.model_copy(update=answer), place=place)
         self._environment: dict[str, str] = {}
@@ -209,16 +220,18 @@ class ProcessTarget:
         await self._runs.close()
 
 
-def _stdin_of(table: ProcessTable, place: str) -> Callable[[SlotView], bytes]:
+def _stdin_of(table: ProcessTable, place: str) -> tuple[Callable[[SlotView], bytes], TurnNeeds]:
     match table.input_kind:
         case "none":
-            return lambda slot: b""
+            return lambda slot: b"", TurnNeeds()
         case "text":
             text = read_text_template(table.text if table.text is not None else "{{input}}", place=f"{place}.text")
-            return lambda slot: text.render(slot).encode("utf-8", "surrogatepass")
-    template = table.json_body if "json_body" in table.model_fields_set else _REQUEST
-    document = read_json_template(template, place=f"{place}.json")
-    return lambda slot: document.render(slot) + b"\n"
+            return lambda slot: text.render(slot).encode("utf-8", "surrogatepass"), text.turn_needs
+    if table.has_default_input:
+        plain, turn = (read_json_template(document, place=f"{place}.json") for document in (_REQUEST, _TURN_REQUEST))
+        return lambda slot: (plain if slot.turn is None else turn).render(slot) + b"\n", TurnNeeds()
+    document = read_json_template(table.json_body, place=f"{place}.json")
+    return lambda slot: document.render(slot) + b"\n", document.turn_needs
 
 
 def _argument(template: TextTemplate, slot: SlotView) -> str:

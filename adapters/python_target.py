@@ -17,10 +17,21 @@ from typing import Any, overload
 
 from pydantic import Field
 
-from ..ledger.canonical import JsonValue, canonical_text
+from ..ledger.canonical import JsonValue, canonical_bytes, canonical_text
 from ..ledger.errors import TargetNotFound, WorkOrderInvalid
 from ..ledger.states import DispatchState, IfUnknown
-from ..runner.protocols import MISSING, Case, Dispatching, Outcome, Prepared, QueryAnswer, QueryState, SlotView
+from ..runner.protocols import (
+    MISSING,
+    Case,
+    Dispatching,
+    Exchange,
+    Outcome,
+    Prepared,
+    QueryAnswer,
+    QueryState,
+    SlotView,
+    Turn,
+)
 from .answers import current_dispatch
 from .callables import code_identity, find_object, is_async, name_of, refuse_unfit
 from .calls import Calls, TaskCalls, ThreadCalls, TooManyOverdue
@@ -118,6 +129,7 @@ class PythonTarget:
         self._prefix = b'{"arguments":' + canonical_text(self.arguments).encode("ascii") + b',"case":'
         self._head: Mapping[str, JsonValue] = {"function": self.name}
         self._is_async = is_async(function)
+        self.takes_turns, self.needs_turns = _turn_parameter(function)
         self._calls: Calls = TaskCalls() if self._is_async else ThreadCalls()
         # A blocking function cannot be stopped: past its deadline it goes on, and what it returns then is evidence.
         self.may_answer_late = not self._is_async
@@ -153,7 +165,8 @@ class PythonTarget:
 
     def check(self) -> None:
         """Raise WorkOrderInvalid where the function cannot be called with a case and the arguments."""
-        refuse_unfit(self.function, self.arguments, place=self._place, what="a case")
+        known = {**self.arguments, "turn": None} if self.needs_turns else self.arguments
+        refuse_unfit(self.function, known, place=self._place, what="a case")
 
     def prepare(self, slot: SlotView) -> Prepared:
         """The arguments and the case in canonical JSON; raises CaseUnfit for a case that has no JSON form."""
@@ -162,19 +175,22 @@ class PythonTarget:
             told = canonical_text({"id": case.id, "input": case.input, "metadata": case.metadata})
         except (TypeError, ValueError, RecursionError) as fault:
             raise CaseUnfit(f'case "{one_line(case.id)}" has no JSON form ({fault})', case_id=case.id) from fault
-        return Prepared(payload=b"%b%b}" % (self._prefix, told.encode("ascii")), head=self._head)
+        payload = self._prefix + told.encode("ascii")
+        if slot.turn is not None:
+            payload += b',"turn":' + canonical_bytes(_told_turn(slot.turn))
+        return Prepared(payload=payload + b"}", head=self._head)
 
     async def open(self) -> None:
         self.check()
 
     async def dispatch(self, prepared: Prepared, dispatching: Dispatching) -> Outcome:
-        case = _committed_case(prepared.payload)
+        case, more = _committed_case(prepared.payload)
         dispatching.progress.bytes_sent = None
         dispatching.progress.wire_sends = 1
         token = current_dispatch.set(dispatching)
         try:
             outcome = await self._calls.call(
-                functools.partial(self._work, case),
+                functools.partial(self._work, case, more),
                 deadline_seconds=dispatching.deadline_seconds,
                 late=dispatching.late,
             )
@@ -184,9 +200,9 @@ class PythonTarget:
             current_dispatch.reset(token)
         return _overdue(dispatching.deadline_seconds) if outcome is None else outcome
 
-    async def _call_async(self, case: Case) -> Outcome:
+    async def _call_async(self, case: Case, more: Mapping[str, Turn]) -> Outcome:
         try:
-            return outcome_of_value(await self.function(case, **self.arguments))
+            return outcome_of_value(await self.function(case, **self.arguments, **more))
         except asyncio.CancelledError as raised:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -197,9 +213,9 @@ class PythonTarget:
         except BaseException as raised:  # noqa: BLE001 - a SystemExit in a task would end the whole loop
             return outcome_of_exception(raised)
 
-    def _call_blocking(self, case: Case) -> Outcome:
+    def _call_blocking(self, case: Case, more: Mapping[str, Turn]) -> Outcome:
         try:
-            return outcome_of_value(self.function(case, **self.arguments))
+            return outcome_of_value(self.function(case, **self.arguments, **more))
         except BaseException as raised:  # noqa: BLE001 - there is nobody above a thread
             return outcome_of_exception(raised)
 
@@ -238,11 +254,32 @@ def _json_arguments(arguments: Mapping[str, JsonValue], place: str) -> Mapping[s
         raise WorkOrderInvalid(f"{place}: an argument has no JSON form ({fault})", remedy, place=place) from fault
 
 
-def _committed_case(payload: bytes) -> Case:
+def _committed_case(payload: bytes) -> tuple[Case, Mapping[str, Turn]]:
     # Read back from the committed bytes: the function sees what was stored, and whatever it does to its case changes
     # nobody else's.
-    told = json.loads(payload)["case"]
-    return Case(told["id"], told["input"], MISSING, told["metadata"])
+    told = json.loads(payload)
+    case, turn = told["case"], told.get("turn")
+    more = {}
+    if turn is not None:
+        history = tuple(Exchange(one["message"], one["answer"]) for one in turn["history"])
+        more["turn"] = Turn(turn["session"], turn["number"], turn["message"], history)
+    return Case(case["id"], case["input"], MISSING, case["metadata"]), more
+
+
+def _told_turn(turn: Turn) -> JsonValue:
+    history: list[JsonValue] = [{"message": one.message, "answer": one.answer} for one in turn.history]
+    return {"session": turn.session, "number": turn.number, "message": turn.message, "history": history}
+
+
+def _turn_parameter(function: Callable[..., Any]) -> tuple[bool, bool]:
+    """Whether the function can be given the turn of a conversation, and whether it has to be."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return True, False  # built in, without a signature: the first call tells
+    named = next((one for one in parameters if one.name == "turn" and one.kind is not one.POSITIONAL_ONLY), None)
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    return named is not None or takes_any, named is not None and named.default is named.empty
 
 
 def _overdue(deadline_seconds: float) -> Outcome:

@@ -1,27 +1,28 @@
 """Requests made from a template and a case, by one pass of substitution.
 
 ``{{input}}``, ``{{input.field}}``, ``{{case.id}}``, ``{{metadata.field}}``, ``{{variant}}``, ``{{repetition}}`` and
-``{{run_id}}`` stand for values; ``{{"text"}}`` stands for the text itself, so that ``{{`` can be written. A string that
-is one placeholder and nothing else becomes the JSON value; inside a longer string its text is put in. What was put in
-is never looked at again: a case that holds template syntax goes out as it is.
+``{{run_id}}`` stand for values, in a conversation also ``{{message}}``, ``{{history}}``, ``{{messages}}``, ``{{turn}}``
+and ``{{session}}``; ``{{"text"}}`` stands for the text itself, so that ``{{`` can be written. A string that is one
+placeholder and nothing else becomes the JSON value; inside a longer string its text is put in. What was put in is never
+looked at again: a case that holds template syntax goes out as it is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import attrs
 
 from ..ledger.canonical import JsonValue, canonical_text
 from ..ledger.errors import WorkOrderInvalid
-from ..runner.protocols import SlotView
+from ..runner.protocols import SlotView, Turn
 from .errors import CaseUnfit
 from .outcomes import one_line
 from .tables import nearest
 
-__all__ = ["JsonTemplate", "TextTemplate", "read_json_template", "read_text_template", "text_of"]
+__all__ = ["JsonTemplate", "TextTemplate", "TurnNeeds", "read_json_template", "read_text_template", "text_of"]
 
 Getter: TypeAlias = Callable[[SlotView], JsonValue]
 
@@ -36,10 +37,69 @@ _PLAIN: Final[Mapping[str, Getter]] = {
 
 
 @attrs.frozen
+class _TurnGetter:
+    """A value of the turn that a request is for; ``hears`` where it depends on what is said in it."""
+
+    name: str
+    get: Callable[[Turn], JsonValue]
+    hears: bool = True
+
+    def __call__(self, slot: SlotView) -> JsonValue:
+        if slot.turn is None:
+            raise CaseUnfit(f"{{{{{self.name}}}}} stands for something in a conversation only", case_id=slot.case.id)
+        return self.get(slot.turn)
+
+
+def _exchanges(turn: Turn) -> list[JsonValue]:
+    return [{"message": one.message, "answer": one.answer} for one in turn.history]
+
+
+def _chat(turn: Turn) -> list[JsonValue]:
+    """The whole conversation in the form that chat interfaces take, the new message last."""
+    told: list[JsonValue] = []
+    for one in turn.history:
+        told += [{"role": "user", "content": one.message}, {"role": "assistant", "content": one.answer}]
+    return [*told, {"role": "user", "content": turn.message}]
+
+
+_OF_TURN: Final[Mapping[str, _TurnGetter]] = {
+    getter.name: getter
+    for getter in (
+        _TurnGetter("message", lambda turn: turn.message),
+        _TurnGetter("history", _exchanges),
+        _TurnGetter("messages", _chat),
+        _TurnGetter("turn", lambda turn: turn.number, hears=False),
+        _TurnGetter("session", lambda turn: turn.session, hears=False),
+    )
+}
+
+
+@attrs.frozen
+class TurnNeeds:
+    """What templates ask of a conversation: ``needs`` one at all, ``hears`` what is said in it."""
+
+    needs: bool = False
+    hears: bool = False
+
+    def __or__(self, other: TurnNeeds) -> TurnNeeds:
+        return TurnNeeds(self.needs or other.needs, self.hears or other.hears)
+
+
+def _needs_of(getters: Iterable[object]) -> TurnNeeds:
+    found = [getter for getter in getters if isinstance(getter, _TurnGetter)]
+    return TurnNeeds(bool(found), any(getter.hears for getter in found))
+
+
+@attrs.frozen
 class TextTemplate:
     """Text with placeholders."""
 
     _parts: Sequence[str | Getter]
+
+    @property
+    def turn_needs(self) -> TurnNeeds:
+        """What it asks of a conversation."""
+        return _needs_of(self._parts)
 
     @property
     def is_static(self) -> bool:
@@ -56,6 +116,11 @@ class JsonTemplate:
     """A JSON document with placeholders, kept as the bytes between them."""
 
     _parts: Sequence[str | tuple[Getter, bool]]
+
+    @property
+    def turn_needs(self) -> TurnNeeds:
+        """What it asks of a conversation."""
+        return _needs_of(part[0] for part in self._parts if not isinstance(part, str))
 
     def render(self, slot: SlotView) -> bytes:
         """The document for a slot as ASCII JSON; raises CaseUnfit where the case lacks a field."""
@@ -154,12 +219,12 @@ def _without_opening(text: str, place: str) -> str:
 
 
 def _getter(name: str, place: str) -> Getter:
-    plain = _PLAIN.get(name)
+    plain = _PLAIN.get(name) or _OF_TURN.get(name)
     if plain is not None:
         return plain
     root, *fields = name.split(".")
     if root not in _ROOTS or (root == "metadata" and not fields) or "" in fields:
-        remedy = nearest(name, [*_PLAIN, "input", "input.FIELD", "metadata.FIELD"])
+        remedy = nearest(name, [*_PLAIN, *_OF_TURN, "input", "input.FIELD", "metadata.FIELD"])
         raise WorkOrderInvalid(f"{place}: there is no placeholder {{{{{name}}}}}", remedy, place=place)
     if not fields:
         return lambda slot: slot.case.input

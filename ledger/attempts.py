@@ -13,6 +13,7 @@ from .canonical import JsonValue
 from .crashpoints import crashpoint
 from .errors import TransitionRefused
 from .lease_guard import dispatch_under
+from .ledger import Reader
 from .moves import (
     add_attempt,
     add_observation,
@@ -284,12 +285,19 @@ def held_amounts(holds: Sequence[Hold]) -> dict[str, JsonValue]:
 
 
 def fail_unprepared(
-    tx: Transaction, run_key: int, slot_no: int, *, fingerprint: str, reason: str, message: str
+    tx: Transaction,
+    run_key: int,
+    slot_no: int,
+    *,
+    fingerprint: str,
+    reason: str,
+    message: str,
+    waiting: Waiting | None = None,
 ) -> None:
-    """A case from which no request can be made: a failed attempt without any call, and a failed slot."""
+    """A case from which no request can be made: a failed attempt without any call; the slot has failed, or waits."""
     key = DispatchKey(run_key, slot_no, claim(tx, run_key, slot_no), "", 0)
     add_attempt(tx, run_key, slot_no, key.attempt_no, fingerprint=fingerprint)
-    end_failed(tx, key, DispatchFacts(DispatchState.FAILED, reason, message), waiting=None)
+    end_failed(tx, key, DispatchFacts(DispatchState.FAILED, reason, message), waiting=waiting)
 
 
 def postpone(tx: Transaction, run_key: int, slot_no: int, *, not_before_us: int) -> None:
@@ -325,7 +333,7 @@ def leave_unknown(tx: Transaction, run_key: int, slot_no: int, *, reason: str) -
     tx.event(run_key, "slot.unknown", {"slot": slot_no, "reason": reason})
 
 
-def tries_spent(tx: Transaction, run_key: int, slot_no: int) -> int:
+def tries_spent(tx: Transaction | Reader, run_key: int, slot_no: int) -> int:
     """How many ended attempts count against ``attempts_max``: a death of ours is not the target's fault."""
     count: int = tx.row(
         "SELECT count(*) FROM attempts WHERE run_key = ? AND slot_no = ?"

@@ -150,12 +150,15 @@ def add_observation(
     flags: str = "[]",
     source: str,
 ) -> None:
-    """Keep an answer with its attempt; ``source`` is ``wire``, ``late``, ``query`` or ``operator``."""
+    """Keep an answer with its attempt; ``source`` is ``wire``, ``late``, ``query`` or ``operator``.
+
+    A key without a call is an attempt's that brings together what others were answered.
+    """
     text, file = (answer, None) if isinstance(answer, str) else (None, recorded(tx, answer))
     tx.execute(
         _ADD_OBSERVATION,
-        (key.run_key, key.slot_no, key.attempt_no, key.call_id, key.dispatch_no, text, file, answer_digest, evidence,
-         flags, source, tx.now_us),
+        (key.run_key, key.slot_no, key.attempt_no, key.call_id or None, key.dispatch_no or None, text, file,
+         answer_digest, evidence, flags, source, tx.now_us),
     )  # fmt: skip
 
 

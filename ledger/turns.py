@@ -58,7 +58,8 @@ _CARRY: Final = (
     " WHERE run_key = ? AND slot_no = ? AND attempt_no = ? AND session_no = ? AND turn <= ? ORDER BY turn"
 )
 _SESSION: Final = (
-    "SELECT s.attempt_no, s.session_id, s.turn, s.message, s.checkpoint_artifact, s.began_us, coalesce(a.reason, '')"
+    "SELECT s.attempt_no, s.session_id, s.turn, s.message, s.checkpoint_artifact, s.began_us, a.state,"
+    " coalesce(a.reason, '')"
     " FROM sessions s JOIN attempts a ON a.run_key = s.run_key AND a.slot_no = s.slot_no"
     " AND a.attempt_no = s.attempt_no WHERE s.run_key = ? AND s.slot_no = ?"
 )
@@ -229,7 +230,7 @@ class TurnRow:
 class SessionRow:
     """The session of one attempt. ``turn`` was intended last, with ``message``; ``turns`` are the committed ones.
 
-    ``reason`` is why the attempt ended, empty while it has none.
+    ``state`` is the attempt's, ``reason`` why it ended, empty while it has none.
     """
 
     attempt_no: int
@@ -238,6 +239,7 @@ class SessionRow:
     message: str | None
     checkpoint: str | None
     began_us: int
+    state: str
     reason: str
     turns: tuple[TurnRow, ...]
 

@@ -37,6 +37,7 @@ from .query_steps import QuerySteps, leave_unknown, stored_request
 from .stopping import StopSwitch
 from .tally import Tally
 from .tenures import DeviceTenure
+from .turn_steps import TurnSteps
 
 if TYPE_CHECKING:
     from .executor import Execution
@@ -70,6 +71,10 @@ class AttemptSteps:
         self._judging = judging
         self._calls = CallSteps(ledger, execution, flights=flights, stop=stop, tally=tally, pace=pace)
         self._queries = QuerySteps(ledger, coordinator, execution, tally=tally, judging=judging)
+        self._turns = None if execution.conversation is None else TurnSteps(
+            ledger, coordinator, execution, execution.conversation, calls=self._calls, queries=self._queries,
+            stop=stop, tally=tally, pace=pace, judging=judging,
+        )  # fmt: skip
 
     @property
     def late(self) -> LateAnswers:
@@ -89,6 +94,8 @@ class AttemptSteps:
             return Ended.UNTOUCHED
         asking = Asking(side, SlotView(self._run_id, _case_of(slot), side.name, slot.repetition))
         try:
+            if self._turns is not None:
+                return await self._turns.run(slot, asking, solitary=solitary)
             match slot.next_step:
                 case NextStep.NEW:
                     return await self._new_attempt(slot, asking, solitary=solitary)

@@ -274,7 +274,7 @@ KINDS = (
     "### Targets that are devices",
 )
 # Tokens of this form that are no reasons: log events, crash points, file names.
-NO_REASONS = {"late.lost", "late.unheard", "target.close_failed", "target.py", "case.id", "execution.backoff"}
+NO_REASONS = {"late.lost", "late.unheard", "session.end_failed", "target.close_failed", "target.py", "case.id", "execution.backoff"}
 
 
 def test_every_reason_of_a_target_is_listed_under_its_kind() -> None:
@@ -283,7 +283,8 @@ def test_every_reason_of_a_target_is_listed_under_its_kind() -> None:
 
 
 def test_every_reason_that_the_runner_and_the_ledger_give_is_listed_and_every_listed_one_is_given() -> None:
-    listed = {token for title in ("### Every target", "### Of slots") for token in first_cells(section(title))}
+    titles = ("### Every target", "### Conversations", "### Of slots")
+    listed = {token for title in titles for token in first_cells(section(title))}
     sources = {path: path.read_text(encoding="utf-8") for name in PRODUCT for path in (ROOT / name).glob("*.py")}
     everything = "".join(sources.values())
     assert [token for token in listed if f'"{token}"' not in everything and f"'{token}'" not in everything] == []

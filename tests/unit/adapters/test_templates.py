@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from tallystick.adapters.errors import CaseUnfit
 from tallystick.adapters.templates import read_json_template, read_text_template
 from tallystick.ledger.canonical import JsonValue
 from tallystick.ledger.errors import WorkOrderInvalid
+from tallystick.runner.protocols import Exchange, Turn
 
 from .makers import make_case, make_slot
 
@@ -70,7 +72,7 @@ def test_c37_text_inside_a_text_is_put_in_as_it_is(text: str) -> None:
 @pytest.mark.parametrize(
     ("template", "text"),
     [
-        ("{{user}}", "there is no placeholder {{user}}. Known here: case.id, input"),
+        ("{{user}}", "there is no placeholder {{user}}. Known here: case.id, history, input"),
         ("{{inptu}}", 'there is no placeholder {{inptu}}. Did you mean "input"'),
         ("{{expected}}", "there is no placeholder {{expected}}"),
         ("{{case.expected}}", "there is no placeholder {{case.expected}}"),
@@ -103,3 +105,49 @@ def test_field_that_a_case_lacks_names_the_case(template: str, value: JsonValue)
 def test_static_template_is_known_to_be_static() -> None:
     assert read_text_template('plain {{"{{"}}', place="t").is_static
     assert not read_text_template("{{variant}}", place="t").is_static
+
+
+TURN = Turn("s-1", 3, {"say": "c"}, (Exchange("a", 1), Exchange("b", [2])))
+
+
+def in_turn(document: JsonValue) -> JsonValue:
+    slot = attrs.evolve(make_slot(make_case("x")), turn=TURN)
+    found: JsonValue = json.loads(read_json_template(document, place="t").render(slot))
+    return found
+
+
+def test_what_is_said_in_a_turn_and_was_said_before_it_can_be_put_in() -> None:
+    assert in_turn({"m": "{{message}}", "h": "{{history}}", "t": "{{turn}}", "s": "{{session}}"}) == {
+        "m": {"say": "c"},
+        "h": [{"message": "a", "answer": 1}, {"message": "b", "answer": [2]}],
+        "t": 3,
+        "s": "s-1",
+    }
+
+
+def test_the_whole_conversation_can_be_put_in_as_chat_interfaces_take_it() -> None:
+    assert in_turn({"messages": "{{messages}}"}) == {
+        "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": 1},
+            {"role": "user", "content": "b"},
+            {"role": "assistant", "content": [2]},
+            {"role": "user", "content": {"say": "c"}},
+        ]
+    }
+
+
+def test_a_turn_outside_of_a_conversation_is_the_cases_fault_and_named() -> None:
+    with pytest.raises(CaseUnfit, match="stands for something in a conversation only"):
+        rendered({"a": "{{message}}"}, "x")
+
+
+def test_templates_say_what_they_ask_of_a_conversation() -> None:
+    def needs(text: str) -> tuple[bool, bool]:
+        found = read_json_template({"a": ["x", text]}, place="t").turn_needs
+        assert found == read_text_template(text, place="t").turn_needs
+        return found.needs, found.hears
+
+    assert needs("{{input}}") == (False, False)
+    assert needs("no {{session}}, turn {{turn}}") == (True, False)
+    assert needs("{{history}}") == needs("{{message}}") == needs("{{messages}}") == (True, True)
