@@ -280,7 +280,11 @@ def test_subclass_that_is_shown_is_short_enough() -> None:
     assert len(lines) <= SUBCLASS_LINES_MAX
 
 
-def test_subclass_that_is_shown_weighs_in_a_run(scale_of_the_docs: dict[str, Any], tmp_path: Path) -> None:
+def test_subclass_that_is_shown_weighs_in_a_run(
+    scale_of_the_docs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TALLYSTICK_DEVICE_LOCKS", str(tmp_path / "locks"))
+
     async def scenario() -> ts.Outcome:
         async with listening(FakeScale().serve) as url:
             order = scale_of_the_docs["order"]({"address": url.removeprefix("http://"), "serial": "SC-9"})
