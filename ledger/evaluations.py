@@ -59,7 +59,8 @@ _ADD_BUDGET = hot_insert(
 _SELECTING: Final = (
     "(e.kind = 'attempt.observed'"
     " OR (e.kind = 'dispatch.settled' AND json_extract(e.body, '$.slot_state') = 'selected'"
-    " AND json_extract(e.body, '$.decision') = 'landed'))"
+    " AND json_extract(e.body, '$.decision') = 'landed' AND EXISTS (SELECT 1 FROM calls c"
+    " WHERE c.call_id = json_extract(e.body, '$.call') AND c.owner = 'attempt')))"
 )
 _SAMPLES: Final = (
     "samples(number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM samples WHERE number < (SELECT"

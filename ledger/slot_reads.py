@@ -140,7 +140,10 @@ def call_to_repeat(reader: Reader, run_key: int, slot_no: int, attempt_no: int) 
 
 @attrs.frozen
 class Unknown:
-    """One unknown outcome with its evidence; ``is_newest`` says whether settling it can select its slot."""
+    """One unknown outcome with its evidence; ``is_newest`` says whether settling it can select its slot.
+
+    ``judge`` names the judge whose call it is; then settling it selects nothing.
+    """
 
     call_id: str
     dispatch_no: int
@@ -163,6 +166,7 @@ class Unknown:
     raw: bytes | None
     next_step: str
     held: dict[str, int]
+    judge: str | None = None
 
 
 def unknown_outcomes(
@@ -192,11 +196,13 @@ def unknown_outcomes(
         "SELECT c.call_id, d.dispatch_no, c.slot_no, c.attempt_no, c2.case_id, v.name, s.repetition, s.state,"
         " s.attempts = c.attempt_no, c.if_unknown, d.intended_us, d.ended_us, d.bytes_sent, coalesce(d.reason, ''),"
         " coalesce(d.message, ''), coalesce(c.payload, c.payload_artifact), c.payload_digest, c.head,"
-        " coalesce(d.raw, d.raw_artifact), s.next_step"
+        " coalesce(d.raw, d.raw_artifact), s.next_step, e.name"
         " FROM dispatches d JOIN calls c ON c.call_id = d.call_id"
         " JOIN slots s ON s.run_key = c.run_key AND s.slot_no = c.slot_no"
         " JOIN cases c2 ON c2.run_key = s.run_key AND c2.case_no = s.case_no"
         " JOIN variants v ON v.run_key = s.run_key AND v.variant_no = s.variant_no"
+        " LEFT JOIN evaluation_judges e ON e.run_key = c.run_key AND e.evaluation_no = c.evaluation_no"
+        " AND e.judge_no = c.judge_no"
         f" WHERE d.run_key = ? AND d.state IN ('intended', 'unknown') AND d.state = 'unknown'{filters}"
         " ORDER BY d.call_id, d.dispatch_no LIMIT ?",
         (run_key, *values, limit),
@@ -205,9 +211,9 @@ def unknown_outcomes(
 
 
 def _unknown(reader: Reader, row: Any) -> Unknown:
-    payload, *between, raw, next_step = row[15:]
+    payload, *between, raw, next_step, judge = row[15:]
     held = _held(reader, row[0], row[1])
-    further = (bytes_of(reader, payload), *between, bytes_of(reader, raw), next_step, held)
+    further = (bytes_of(reader, payload), *between, bytes_of(reader, raw), next_step, held, judge)
     return Unknown(*_more(row[:8], bool(row[8]), *row[9:15], *further))
 
 

@@ -26,7 +26,8 @@ _OPEN = (SlotState.UNKNOWN, SlotState.PENDING)
 class UnknownLine(BaseModel):
     """One unknown outcome with its evidence. ``state`` is how its planned observation stands now.
 
-    With ``is_newest`` false the case has gone on since: an answer is kept as evidence and selects nothing.
+    With ``is_newest`` false the case has gone on since: an answer is kept as evidence and selects nothing. The same
+    holds for the call of a ``judge``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,6 +51,7 @@ class UnknownLine(BaseModel):
     request_digest: str
     received: BytesPart | None
     held: dict[str, Amount]
+    judge: str | None = None
 
 
 class UnknownList(BaseModel):
@@ -85,7 +87,7 @@ def _line(one: Unknown) -> UnknownLine:
         intended_at=instant(one.intended_us), ended_at=None if one.ended_us is None else instant(one.ended_us),
         bytes_sent=one.bytes_sent, reason=one.reason, message=one.message, head=parse_json(one.head),
         request=bytes_part(one.payload), request_digest=one.payload_digest, received=bytes_part(one.raw),
-        held={unit_key(unit): shown_amount(unit, amount) for unit, amount in one.held.items()},
+        held={unit_key(unit): shown_amount(unit, amount) for unit, amount in one.held.items()}, judge=one.judge,
     )  # fmt: skip
 
 

@@ -44,11 +44,14 @@ def _one(screen: Screen, one: UnknownLine) -> None:
     screen.line(f"call {one.call}, send {one.dispatch}", tone=Tone.STRONG)
     held = ", ".join(amount_words(unit, amount) for unit, amount in one.held.items())
     sent = "not known" if one.bytes_sent is None else plural(one.bytes_sent, "byte")
-    if one.is_newest:
+    if one.judge is not None:
+        follows = "settling it frees what it holds; `tallystick judge` asks again"
+    elif one.is_newest:
         follows = in_words(one.if_unknown)
     else:
         follows = f"the case has gone on since ({one.state}); an answer would be kept as evidence"
     screen.pairs([
+        *([("judge", one.judge)] if one.judge is not None else []),
         ("case", f"{one.case}, {one.variant}, repetition {one.repetition}, attempt {one.attempt}"),
         ("why", f"{one.reason}: {one.message}" if one.message else one.reason),
         ("asked", one.intended_at + (f", ended {one.ended_at}" if one.ended_at else "")),
