@@ -26,6 +26,7 @@ from .processes import host_id, this_process
 
 __all__ = ["Claimed", "ClaimedElsewhere", "HostClaims", "HostObstacle", "ledger_digest"]
 
+_STALL_PARTS: Final = 3
 _CLAIMS: Final = "claims"
 _LINE: Final = "line"
 
@@ -84,8 +85,11 @@ class HostClaims:
         when a ledger of this host has put one in quarantine, and DeviceLocksUnusable where the folder cannot be used.
         """
         known = {one.resource: one for one in asks}
+        # Frozen inside the gate, a process keeps everybody from every device: it may do so for no longer than a part
+        # of the lease, so that what it holds can be taken over in time.
+        patience = min(one.lease_ms for one in asks) / 1000 / _STALL_PARTS
         try:
-            with self._folder.gate():
+            with self._folder.gate(stall_seconds=patience):
                 found = self._take(granted, known)
         except OSError as problem:
             raise DeviceLocksUnusable(

@@ -119,14 +119,15 @@ class HostFolder:
         self._own: dict[Path, tuple[SharedLockFile, Entry]] = {}
 
     @contextlib.contextmanager
-    def gate(self) -> Iterator[None]:
+    def gate(self, *, stall_seconds: float = STALL_SECONDS) -> Iterator[None]:
         """A short critical section among all processes of the host: no ledger, no network, nothing that waits.
 
+        A process that has stood still inside it for ``stall_seconds`` is killed, if it is verifiably that process.
         Raises DeviceLocksUnusable where the folder cannot be written or the gate is not to be had.
         """
         with self._passing:
             gate = self._opened()
-            self._pass(gate)
+            self._pass(gate, min(stall_seconds, self.stall_seconds))
             try:
                 yield
             finally:
@@ -257,7 +258,7 @@ class HostFolder:
                 ) from problem  # fmt: skip
         return self._gate
 
-    def _pass(self, gate: SharedLockFile) -> None:
+    def _pass(self, gate: SharedLockFile, stall_seconds: float) -> None:
         began = time.monotonic()
         seen: tuple[int, float] | None = None
         while not gate.try_acquire():
@@ -266,7 +267,7 @@ class HostFolder:
                 seen = None
             elif seen is None or seen[0] != pid:
                 seen = (pid, now)
-            elif now - seen[1] >= self.stall_seconds and _kill(gate.read(_ENTRY_BYTES), pid):
+            elif now - seen[1] >= stall_seconds and _kill(gate.read(_ENTRY_BYTES), pid):
                 seen = None
             if now - began > _GATE_SECONDS_MAX:
                 raise DeviceLocksUnusable(

@@ -221,10 +221,9 @@ def test_a_process_that_is_stopped_inside_the_gate_is_ended_and_the_next_one_pas
     with new_ledger(tmp_path, "mine.db") as ledger, Child("stand_in_gate", place) as child:
         assert child.line() == "inside"
         child.stop()
-        folder = host_folder(place)
-        folder.stall_seconds = 0.05
-        mine = granted_to(ledger, PLAIN)
-        assert isinstance(HostClaims(ledger, folder=place).take(mine, [PLAIN]), Claimed)
+        short = device("line:1", compares=False, lease_ms=150)
+        mine = granted_to(ledger, short)
+        assert isinstance(HostClaims(ledger, folder=place).take(mine, [short]), Claimed)
         assert child.end() == -9
 
 
