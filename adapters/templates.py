@@ -1,10 +1,10 @@
 """Requests made from a template and a case, by one pass of substitution.
 
 ``{{input}}``, ``{{input.field}}``, ``{{case.id}}``, ``{{metadata.field}}``, ``{{variant}}``, ``{{repetition}}`` and
-``{{run_id}}`` stand for values, in a conversation also ``{{message}}``, ``{{history}}``, ``{{messages}}``, ``{{turn}}``
-and ``{{session}}``; ``{{"text"}}`` stands for the text itself, so that ``{{`` can be written. A string that is one
-placeholder and nothing else becomes the JSON value; inside a longer string its text is put in. What was put in is never
-looked at again: a case that holds template syntax goes out as it is.
+``{{run_id}}`` stand for values, in a conversation also ``{{message}}``, ``{{message.field}}``, ``{{history}}``,
+``{{messages}}``, ``{{turn}}`` and ``{{session}}``; ``{{"text"}}`` stands for the text itself, so that ``{{`` can be
+written. A string that is one placeholder and nothing else becomes the JSON value; inside a longer string its text is
+put in. What was put in is never looked at again: a case that holds template syntax goes out as it is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["JsonTemplate", "TextTemplate", "TurnNeeds", "read_json_template", "r
 Getter: TypeAlias = Callable[[SlotView], JsonValue]
 
 _PLACEHOLDER: Final = re.compile(r"""\{\{\s*(?:"(?P<literal>[^"]*)"|(?P<name>[^\s{}"]+))\s*\}\}""")
-_ROOTS: Final = ("input", "metadata")
+_ROOTS: Final = ("input", "message", "metadata")
 _PLAIN: Final[Mapping[str, Getter]] = {
     "case.id": lambda slot: slot.case.id,
     "run_id": lambda slot: slot.run_id,
@@ -43,11 +43,13 @@ class _TurnGetter:
     name: str
     get: Callable[[Turn], JsonValue]
     hears: bool = True
+    fields: tuple[str, ...] = ()
 
     def __call__(self, slot: SlotView) -> JsonValue:
         if slot.turn is None:
             raise CaseUnfit(f"{{{{{self.name}}}}} stands for something in a conversation only", case_id=slot.case.id)
-        return self.get(slot.turn)
+        found = self.get(slot.turn)
+        return _field(found, self.fields, self.name, slot) if self.fields else found
 
 
 def _exchanges(turn: Turn) -> list[JsonValue]:
@@ -224,10 +226,12 @@ def _getter(name: str, place: str) -> Getter:
         return plain
     root, *fields = name.split(".")
     if root not in _ROOTS or (root == "metadata" and not fields) or "" in fields:
-        remedy = nearest(name, [*_PLAIN, *_OF_TURN, "input", "input.FIELD", "metadata.FIELD"])
+        remedy = nearest(name, [*_PLAIN, *_OF_TURN, "input", "input.FIELD", "message.FIELD", "metadata.FIELD"])
         raise WorkOrderInvalid(f"{place}: there is no placeholder {{{{{name}}}}}", remedy, place=place)
     if not fields:
         return lambda slot: slot.case.input
+    if root == "message":
+        return _TurnGetter(name, lambda turn: turn.message, fields=tuple(fields))
     if root == "input":
         return lambda slot: _field(slot.case.input, fields, name, slot)
     return lambda slot: _field(slot.case.metadata, fields, name, slot)
