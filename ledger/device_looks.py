@@ -11,14 +11,14 @@ from .errors import IdentityChanged
 from .lease_calls import open_calls, settle_lease_call
 from .lease_guard import require
 from .lease_records import LEASE_LOST
-from .ledger import Reader
 from .leases import record_device
+from .ledger import Reader
 from .records import DispatchFacts
 from .settlements import Settlement, settle_unknown
 from .states import DispatchState, SlotState
 from .transaction import Transaction
 
-__all__ = ["DeviceLook", "SlotMoved", "quarantined_for", "record_look"]
+__all__ = ["DeviceLook", "SlotMoved", "devices_in_use", "quarantined_for", "record_look"]
 
 
 @attrs.frozen
@@ -72,6 +72,19 @@ def record_look(tx: Transaction, look: DeviceLook) -> list[SlotMoved]:
         if call.slot_no is None and call.call_id not in look.contaminating:
             settle_lease_call(tx, call, look.calls.get(call.call_id, _MOOT))
     return [one for one in moved if one is not None]
+
+
+def devices_in_use(reader: Reader, run_key: int) -> list[tuple[str, str]]:
+    """The devices that the run holds or stands in line for, each with ``held`` or ``waiting``."""
+    return [
+        (resource, state)
+        for state, index in (("waiting", "leases_waiting"), ("held", "leases_one_holder"))
+        for (resource,) in reader.rows(
+            f"SELECT resource FROM leases INDEXED BY {index} WHERE state = '{state}' AND run_key = ?"
+            " AND set_id IS NOT NULL",
+            (run_key,),
+        )
+    ]
 
 
 def quarantined_for(reader: Reader, run_key: int) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from .budget_spec import UNITS, BudgetScope, BudgetSpec, BudgetUnit
 from .descriptions import Description
+from .device_outlooks import DeviceOutlook
 from .report_models import Amount
 
 __all__ = ["BudgetOutlook", "Earlier", "Preflight", "VariantOutlook", "preflight_of"]
@@ -71,6 +73,7 @@ class Preflight(_Part):
     cases_digest: str
     identity_digest: str
     earlier: Earlier | None = None
+    devices: list[DeviceOutlook] = []
 
 
 def preflight_of(
@@ -82,6 +85,7 @@ def preflight_of(
     run: str | None = None,
     concurrency: int | None = None,
     earlier: Earlier | None = None,
+    devices: Sequence[DeviceOutlook] = (),
 ) -> Preflight:
     """The outlook of a described work order; makes no call."""
     order = description.order
@@ -98,6 +102,7 @@ def preflight_of(
         budgets=[_outlook(description, spec) for spec in order.budgets],
         judges=[judge.name for judge in description.judges],
         cases_digest=description.cases_digest, identity_digest=description.digest, earlier=earlier,
+        devices=list(devices),
     )  # fmt: skip
 
 

@@ -11,6 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from .device_outlooks import DeviceUse
+
 __all__ = [
     "BudgetLine",
     "Executing",
@@ -163,6 +165,7 @@ class RunStatus(RunStanding):
 
     format: Literal["tallystick.status/1"] = "tallystick.status/1"
     executing: Executing | None = None
+    devices: list[DeviceUse] = []
 
 
 class Recovery(Part):

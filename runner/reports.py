@@ -16,6 +16,7 @@ from ..ledger.slot_reads import next_not_before, scores_of
 from ..ledger.states import DispatchState, SlotState
 from .amounts import usd_text
 from .budget_spec import UNITS, BudgetUnit
+from .device_outlooks import devices_of_run
 from .instants import instant
 from .protocols import GIVEN
 from .report_models import (
@@ -62,7 +63,7 @@ def status_of(ledger: Ledger, run_id: str, *, ledger_option: str = "") -> RunSta
     with ledger.reading() as reader:
         run = run_reads.find_run(reader, run_id)
         parts = _standing(reader, run, ledger, ledger_option, is_counted=run.planned <= STATUS_COUNTED_MAX)
-    return RunStatus(**parts, executing=executing_now(ledger, run_id))
+    return RunStatus(**parts, executing=executing_now(ledger, run_id), devices=devices_of_run(ledger, run.run_key))
 
 
 def run_end(ledger: Ledger, outcome: RunOutcome, *, ledger_option: str = "") -> RunEnd:

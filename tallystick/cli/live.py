@@ -116,6 +116,7 @@ def progress_lines(ledger: Ledger, run_key: int, tally: Tally, *, seconds_left: 
         f"{_done(tally)} of {tally.planned} done", *counts,
         f"waiting until {instant(until)}" if waiting and until else "",
         "" if seconds_left is None else f"about {duration(seconds_left)} left",
+        *(f"waits for {device}" for device in tally.waits_for.values()),
     ])  # fmt: skip
     return [head, *(_budget(state) for state in states)]
 

@@ -12,6 +12,7 @@ from ..ledger.errors import LedgerMissing, RunNotFound
 from ..ledger.ledger import Ledger
 from ..ledger.run_reads import RunRow, find_run, newest_of_name, newest_unfinished, run_by_digest, unfinished_of_name
 from ..runner.descriptions import Description, describe
+from ..runner.device_outlooks import DeviceOutlook, device_outlooks
 from ..runner.identity import Section, compare, refuse_changes
 from ..runner.preflight import Earlier, Preflight, preflight_of
 from ..runner.report_reading import report_of
@@ -150,7 +151,18 @@ def _preflight(
         action="create" if known is None else "report" if known.state == "finished" else "continue",
         run=None if known is None else known.run_id,
         concurrency=concurrency,
+        devices=_devices(path, description),
     )
+
+
+def _devices(path: Path, description: Description) -> list[DeviceOutlook]:
+    """The devices that the targets need, and who has them as far as the ledger and this host tell."""
+    with contextlib.ExitStack() as stack:
+        try:
+            ledger = stack.enter_context(Ledger.open(path))
+        except LedgerMissing:
+            return device_outlooks(description.targets, None)
+        return device_outlooks(description.targets, ledger)
 
 
 def _execute(

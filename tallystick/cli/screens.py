@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from ..runner.device_outlooks import DeviceOutlook, DeviceUse, device_outlooks
 from ..runner.report_models import BudgetLine, RunEnd, RunStanding, RunStatus, TotalsPart
 from ..runner.results import NextMove
 from .screen import Screen, Tone
@@ -50,6 +51,7 @@ def show_preflight(screen: Screen, found: Preflight) -> None:
         *(("budget", _outlook(line)) for line in found.budgets),
         *([] if found.budgets else [("budget", "none: nothing but these limits bounds what this run may cost")]),
         *((side.name, f"{side.kind}; {in_words(side.if_unknown)}") for side in found.variants),
+        *(("device", _device(one)) for one in found.devices),
         ("judges", ", ".join(found.judges) or "none"),
         ("identity", f"{found.identity_digest[:23]}… (cases {found.cases_digest[:23]}…)"),
         ("ledger", found.ledger + ("" if found.ledger_exists else " (will be created)")),
@@ -69,6 +71,12 @@ def show_preflight(screen: Screen, found: Preflight) -> None:
                 " observations at its declared bound",
                 tone=Tone.WARNING,
             )
+
+
+def _device(one: DeviceOutlook) -> str:
+    """The device, and who has it; a waiting runner gets it in its turn."""
+    taken = {"held": "; this run waits its turn", "elsewhere": "; this run waits its turn", "quarantined": ""}
+    return f"{one.device}, {one.who}{taken.get(one.state, '')}" if one.who else one.device
 
 
 def _outlook(line: BudgetOutlook) -> str:
@@ -107,6 +115,7 @@ def show_card(screen: Screen, ledger: Ledger, session: Session, coordinator: Coo
         )
         if count
     ]
+    rows += [("device", _device(one)) for one in device_outlooks(session.description.targets, ledger)]
     screen.pairs(rows)
 
 
@@ -127,10 +136,20 @@ def show_status(screen: Screen, status: RunStatus) -> None:
         who = f"process {holder.pid} since {holder.since}"
     else:
         who = f"nobody: process {holder.pid} died"
-    screen.pairs([("executing", who)])
+    screen.pairs([("executing", who), *(("device", _use(one)) for one in status.devices)])
     _figures(screen, status)
     if holder is None or not holder.alive:
         show_exit(screen, status)
+
+
+def _use(one: DeviceUse) -> str:
+    match one.state:
+        case "held":
+            return f"{one.device}: held by this run"
+        case "waiting":
+            return f"waits for {one.device}" + (f", {one.who}" if one.who else "")
+        case "quarantined":
+            return f"{one.device}, {one.who}; look at it, then `tallystick device clear`"
 
 
 def show_standing(screen: Screen, found: RunStanding) -> None:
