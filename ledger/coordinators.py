@@ -12,7 +12,8 @@ import attrs
 from .attempt_calls import break_off
 from .attempts import record_unknown, stay_unknown
 from .crashpoints import crashpoint
-from .errors import CustodyElsewhere, RunBusy, RunNotFound, RunNotResumable
+from .custody import elsewhere
+from .errors import RunBusy, RunNotFound, RunNotResumable
 from .ledger import Ledger
 from .moves import end_dispatch
 from .open_calls import AttemptCalls, calls_of, follow_up, next_of
@@ -139,7 +140,7 @@ def _take(tx: Transaction, run_id: str, holder: Holder | None, solitary_deaths_m
         (tx.now_us, run_key),
     )
     tx.event(run_key, "run.opened", {"worker": tx.worker_id, "fence": fence, "lease": lease_id})
-    recovered = _recover(tx, run_key, holder, solitary_deaths_max)
+    recovered = recover_in_flight(tx, run_key, holder, solitary_deaths_max=solitary_deaths_max)
     return Coordinator(run_key, run_id, lease_id, fence, recovered)
 
 
@@ -149,16 +150,16 @@ def _resumable(tx: Transaction, run_id: str) -> int:
         raise RunNotFound(f"there is no run {run_id}", "list them with `tallystick runs`", run_id)
     run_key, state, custody = row
     if custody != "held":
-        raise CustodyElsewhere(
-            f"run {run_id} is a {custody} here and not this ledger's to continue",
-            "continue it where it is held", run_id,
-        )  # fmt: skip
+        raise elsewhere(tx, run_id, custody)
     if state not in ("open", "finished"):
         raise RunNotResumable(f"run {run_id} is {state}", "start a new one with `tallystick run ORDER --new`", run_id)
     return int(run_key)
 
 
-def _recover(tx: Transaction, run_key: int, holder: Holder | None, solitary_deaths_max: int) -> Recovered:
+def recover_in_flight(
+    tx: Transaction, run_key: int, holder: Holder | None, *, solitary_deaths_max: int
+) -> Recovered:
+    """Classify what is in flight and nobody executes any more; ``solitary_deaths_max`` 0 charges no case with it."""
     # Without the name of the index the whole run would be read: its primary key looks as good to the planner.
     left = tx.rows(
         "SELECT slot_no, attempts, solitary_deaths FROM slots INDEXED BY slots_in_flight"
@@ -180,7 +181,7 @@ def _recover_slot(
 ) -> str:
     solitary = tx.row("SELECT solitary FROM attempts WHERE run_key = ? AND slot_no = ? AND attempt_no = ?",
                       (run_key, slot_no, attempt_no))[0]  # fmt: skip
-    blamed = bool(solitary) and in_flight == 1
+    blamed = bool(solitary) and in_flight == 1 and deaths_max > 0
     if blamed:
         deaths += 1
         tx.change("UPDATE slots SET solitary_deaths = ? WHERE run_key = ? AND slot_no = ?", (deaths, run_key, slot_no))

@@ -17,6 +17,10 @@
     │   ├── RunNotResumable              the run's state does not allow it
     │   ├── IdentityChanged              what an answer depends on is not what it was
     │   ├── CustodyElsewhere             the run is not this ledger's to continue
+    │   ├── ContentsLeftOut              a snapshot brought the run without all of its contents
+    │   ├── SnapshotInvalid              the file is no sound snapshot
+    │   ├── SnapshotNewer                made by a newer version
+    │   ├── SnapshotDiverged             the run went on here and there
     │   ├── DeviceBusy                   somebody who may be alive holds the device
     │   ├── DeviceQuarantined            an operator must look at the device first
     │   ├── DeviceLocksUnusable          the folder by which ledgers of a host exclude each other cannot be used
@@ -49,6 +53,7 @@ __all__ = [
     "BudgetExhausted",
     "CaseFileInvalid",
     "CommitUnknown",
+    "ContentsLeftOut",
     "CustodyElsewhere",
     "DeviceBusy",
     "DeviceLocksUnusable",
@@ -76,6 +81,9 @@ __all__ = [
     "RunNotFound",
     "RunNotResumable",
     "SecretMissing",
+    "SnapshotDiverged",
+    "SnapshotInvalid",
+    "SnapshotNewer",
     "TallystickError",
     "TargetNotFound",
     "TransitionRefused",
@@ -234,6 +242,40 @@ class CustodyElsewhere(RefusedError):
 
     run_id: str = ""
     code: ClassVar[str] = "run.custody_elsewhere"
+
+
+@error
+class ContentsLeftOut(RefusedError):
+    """A snapshot brought the run without all of its contents: it can be read here and neither judged nor continued."""
+
+    run_id: str = ""
+    code: ClassVar[str] = "run.contents_left_out"
+
+
+@error
+class SnapshotInvalid(RefusedError):
+    """The file is no sound snapshot; ``place`` says where it is not. Nothing was taken from it."""
+
+    path: str = ""
+    place: str = ""
+    code: ClassVar[str] = "snapshot.invalid"
+
+
+@error
+class SnapshotNewer(RefusedError):
+    """The snapshot was made by a newer version."""
+
+    path: str = ""
+    code: ClassVar[str] = "snapshot.newer"
+
+
+@error
+class SnapshotDiverged(RefusedError):
+    """The run went on here and in the snapshot, each in its own way from event ``event_no`` on."""
+
+    run_id: str = ""
+    event_no: int = 0
+    code: ClassVar[str] = "snapshot.diverged"
 
 
 @error

@@ -12,6 +12,7 @@ import attrs
 
 from . import budgets
 from .crashpoints import crashpoint
+from .custody import require_judgeable
 from .errors import EvaluationBusy
 from .evaluations import EvaluationRow
 from .judgments import add_judgments
@@ -94,7 +95,8 @@ def open_evaluation(
 ) -> EvaluationHold:
     """Become the evaluation's coordinator and recover what a dead one left.
 
-    Raises EvaluationBusy while a live process (or one that cannot be proven dead from here) holds it.
+    Raises EvaluationBusy while a live process (or one that cannot be proven dead from here) holds it, and
+    CustodyElsewhere for an evaluation that came with a copy.
     """
     holder = holder_of(ledger, evaluation.evaluation_id)
     if holder is not None and not holder.dead:
@@ -187,6 +189,7 @@ def _lose_newest(tx: Transaction, place: tuple[int, ...]) -> IfUnknown | None:
 def _take(
     tx: Transaction, evaluation: EvaluationRow, holder: Holder | None, solitary_deaths_max: int
 ) -> EvaluationHold:
+    require_judgeable(tx, evaluation.run_key, evaluation.evaluation_no)
     resource = _resource(evaluation.evaluation_id)
     if holder is not None:
         taken = tx.change("UPDATE leases SET state = 'lost', ended_us = ?, reason = 'its process died'"

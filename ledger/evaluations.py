@@ -12,6 +12,7 @@ from typing import Any, Final
 import attrs
 
 from .canonical import digest_of_value, parse_json
+from .custody import next_number, require_judgeable
 from .errors import EvaluationNotFound, RunNotFound, UsageError
 from .ledger import Reader
 from .planning import JudgePlan
@@ -129,7 +130,7 @@ def create_evaluation(tx: Transaction, run_id: str, plan: EvaluationPlan, *, onl
     """Write an evaluation down with its judges and budgets; its set is fixed from here on.
 
     With ``only_one``, an unfinished one of the same digest is returned instead: of two that ask at once, one makes it.
-    Raises RunNotFound, and UsageError for an event that the run does not have.
+    Raises RunNotFound, UsageError for an event that the run does not have, and ContentsLeftOut.
     """
     found = tx.row("SELECT run_key FROM runs WHERE run_id = ? AND state NOT IN ('planning', 'importing')", (run_id,))
     if found is None:
@@ -137,12 +138,12 @@ def create_evaluation(tx: Transaction, run_id: str, plan: EvaluationPlan, *, onl
     run_key: int = found[0]
     if only_one and (other := _unfinished(tx, run_key, plan.digest)) is not None:
         return other
+    require_judgeable(tx, run_key)
     newest = tx.row("SELECT max(event_no) FROM events WHERE run_key = ?", (run_key,))[0]
     at_event = newest if plan.at_event is None else plan.at_event
     if not 1 <= at_event <= newest:
         raise UsageError(f"run {run_id} has no event {at_event}", f"name one from 1 to {newest}")
-    number = max(INLINE, tx.row("SELECT coalesce(max(evaluation_no), 0) FROM evaluations WHERE run_key = ?",
-                                (run_key,))[0]) + 1  # fmt: skip
+    number = max(INLINE + 1, next_number(tx, run_key, "evaluations"))
     evaluation_id = tx.ids.next()
     tx.execute(
         _ADD_EVALUATION,
@@ -291,8 +292,7 @@ def _add_judges(tx: Transaction, run_key: int, number: int, plan: EvaluationPlan
 
 
 def _add_budgets(tx: Transaction, run_key: int, evaluation_id: str, plan: EvaluationPlan) -> None:
-    taken = tx.row("SELECT coalesce(max(budget_no), 0) FROM budgets WHERE run_key = ?", (run_key,))[0]
-    for budget_no, budget in enumerate(plan.budgets, start=taken + 1):
+    for budget_no, budget in enumerate(plan.budgets, start=next_number(tx, run_key, "budgets")):
         tx.execute(
             _ADD_BUDGET,
             (run_key, budget_no, EVALUATION_SCOPE, evaluation_id, budget.unit, budget.kind, budget.limit_amount,

@@ -12,6 +12,7 @@ from .clocks import Clock
 from .desk import Desk
 from .errors import LedgerError, LedgerForked, LedgerReadOnly
 from .identifiers import IdSource
+from .ledger_place import settle_place
 from .location import make_side_folder, side_folder
 from .processes import ProcessIdentity
 from .schema import workers
@@ -119,7 +120,7 @@ class Shared:
         self._desk = Desk(self)
         scribe = Scribe(self._desk)
         try:
-            scribe.run(lambda tx: _record_worker(tx, worker))
+            scribe.run(lambda tx: _record_worker(tx, worker, self.path))
         except BaseException as problem:
             scribe.close()
             self._desk.close()
@@ -144,12 +145,13 @@ def _end(scribe: Scribe, worker: Worker) -> bool:
     return True
 
 
-def _record_worker(tx: Transaction, worker: Worker) -> None:
+def _record_worker(tx: Transaction, worker: Worker, path: Path) -> None:
     who: ProcessIdentity = worker.identity
     tx.change(
         _ADD_WORKER,
         (worker.worker_id, who.pid, who.start_ticks, who.boot_id, who.host, _version(), tx.now_us),
     )
+    settle_place(tx, path)
 
 
 def _version() -> str:

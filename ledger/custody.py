@@ -1,0 +1,81 @@
+"""Who may go on with a run: one ledger, by the run's custody and its epoch.
+
+A copy can be read, judged and compared; to go on with it, this ledger *adopts* it, with a reason and a higher epoch. A
+run that is *moved* is nobody's to continue until its snapshot is taken in. None of this can prove that nobody else goes
+on as well: that takes the word of whoever gives the reason. What is unknown stays so, and fences never fall.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .errors import ContentsLeftOut, CustodyElsewhere, UsageError
+from .ledger_place import identity_in
+from .states import CustodyState
+from .transaction import Transaction
+
+__all__ = ["LOCAL_FROM", "elsewhere", "next_number", "require_held", "require_judgeable"]
+
+LOCAL_FROM: Final = 1001
+"""Evaluations of a copy, and their budgets, are numbered from here on: so they stay beside those that the run gets
+where it is held, when a later snapshot brings them."""
+
+def require_held(tx: Transaction, run_key: int) -> None:
+    """Raise CustodyElsewhere unless the run is this ledger's to continue, and to decide on."""
+    run_id, custody = tx.row("SELECT run_id, custody FROM runs WHERE run_key = ?", (run_key,))
+    if custody != CustodyState.HELD:
+        raise elsewhere(tx, run_id, custody)
+
+
+def require_judgeable(tx: Transaction, run_key: int, evaluation_no: int | None = None) -> None:
+    """Raise where an evaluation (None: a new one) may not be made here.
+
+    ContentsLeftOut where the snapshot that brought the run left something out, CustodyElsewhere where the evaluation
+    came with a copy.
+    """
+    run_id, custody, left_out = tx.row("SELECT run_id, custody, left_out FROM runs WHERE run_key = ?", (run_key,))
+    if left_out is not None:
+        raise ContentsLeftOut(
+            f"run {run_id} came without all of its contents, and cannot be judged here",
+            "import a snapshot that was exported without --slots and --redact", run_id,
+        )  # fmt: skip
+    if custody != CustodyState.HELD and evaluation_no is not None and evaluation_no < LOCAL_FROM:
+        raise elsewhere(tx, run_id, custody)
+
+
+def next_number(tx: Transaction, run_key: int, table: str) -> int:
+    """The number of the run's next evaluation or budget (``table`` is ``evaluations`` or ``budgets``)."""
+    column = {"evaluations": "evaluation_no", "budgets": "budget_no"}[table]
+    is_held = tx.row("SELECT custody = 'held' FROM runs WHERE run_key = ?", (run_key,))[0]
+    which = "<" if is_held else ">="
+    newest = tx.row(
+        f"SELECT max({column}) FROM {table} WHERE run_key = ? AND {column} {which} ?", (run_key, LOCAL_FROM)
+    )[0]
+    number = (0 if is_held else LOCAL_FROM - 1) + 1 if newest is None else int(newest) + 1
+    if is_held and number >= LOCAL_FROM:
+        raise UsageError(f"the run has {LOCAL_FROM - 1} {table} already", "make a new run of it")
+    return number
+
+
+def elsewhere(tx: Transaction, run_id: str, custody: str) -> CustodyElsewhere:
+    """The error for a run that is not this ledger's; says how it came about and what to do."""
+    adopt_it = f"or take it over: `tallystick adopt {run_id[:12]} --reason TEXT`"
+    match CustodyState(custody):
+        case CustodyState.COPY:
+            why = _why_copy(tx, run_id)
+            remedy = f"go on with it where it is held, {adopt_it}"
+        case CustodyState.MOVING:
+            why = f"run {run_id} is being moved away"
+            remedy = f"finish the move (`tallystick export {run_id[:12]} --move -o FILE`), {adopt_it}"
+        case CustodyState.MOVED | CustodyState.HELD:
+            why = f"run {run_id} was moved away: its snapshot may go on with it, this ledger may not"
+            remedy = f"go on with it where the snapshot was imported, {adopt_it}"
+    return CustodyElsewhere(why, remedy, run_id)
+
+
+def _why_copy(tx: Transaction, run_id: str) -> str:
+    known = identity_in(tx.row("SELECT value FROM facts WHERE name = 'ledger'")[0])
+    brought = tx.row("SELECT 1 FROM imports i JOIN runs r ON r.run_key = i.run_key WHERE r.run_id = ?", (run_id,))
+    if brought is None and known is not None and known.copied_from:
+        return f"run {run_id} is a copy: this ledger's file was copied, restored or moved to another disk"
+    return f"run {run_id} is a copy, and not this ledger's to continue"
