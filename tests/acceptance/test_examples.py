@@ -134,3 +134,30 @@ def test_demo_kills_resumes_and_finds_every_claim_true(copied: Path) -> None:
     done = run_shell([sys.executable, "demo.py"], cwd=copied, environment=environment_of(copied.parent))
     assert done.returncode == 0, done.stdout + done.stderr
     assert_seen(next(one for one in blocks_of(copied / "README.md") if one.language == "text").text, done.stdout)
+
+
+@pytest.fixture
+def atlas(tmp_path: Path) -> Path:
+    """A copy of the example and of the device that it starts, as they lie in a checkout."""
+    shutil.copytree(ROOT / "tests" / "fixtures", tmp_path / "tests" / "fixtures")
+    return Path(shutil.copytree(EXAMPLES / "atlas", tmp_path / "examples" / "atlas"))
+
+
+def test_atlas_example_takes_a_device_over_from_a_killed_run_which_then_goes_on(atlas: Path) -> None:
+    port = a_free_port()
+    for order in atlas.glob("*.toml"):
+        order.write_text(order.read_text().replace("127.0.0.1:8766", f"127.0.0.1:{port}"))
+    done = run_shell([sys.executable, "run.py"], cwd=atlas, environment=environment_of(atlas))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_seen(next(one for one in blocks_of(atlas / "README.md") if one.language == "text").text, done.stdout)
+    log = [line for line in done.stdout.splitlines() if " | " in line and line[0].isdecimal()]
+    assert [line[0] for line in log] == sorted(line[0] for line in log)
+    assert sum(" submit " in line for line in log) == 4 * 3 + 2  # each turn once, though one runner was killed
+
+
+def test_atlas_example_says_in_one_line_that_its_device_is_missing(atlas: Path) -> None:
+    shutil.rmtree(atlas.parents[1] / "tests")
+    done = run_shell([sys.executable, "run.py"], cwd=atlas, environment=environment_of(atlas))
+    assert done.returncode == 1
+    assert done.stderr.startswith("the simulator is not at ")
+    assert len(done.stderr.splitlines()) == 1
