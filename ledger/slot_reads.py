@@ -297,6 +297,7 @@ class DispatchPage:
     tokens_in: int | None
     tokens_out: int | None
     cost_nanousd: int | None
+    fence: int | None
 
 
 @attrs.frozen
@@ -314,6 +315,7 @@ class AttemptPage:
     source: str | None
     evidence: str | None
     flags: str | None
+    contaminated: int
     dispatches: tuple[DispatchPage, ...]
     settlements: tuple[tuple[str, str, str, int], ...]
 
@@ -367,7 +369,7 @@ def case_page(reader: Reader, run_key: int, case_id: str) -> list[CasePage]:
 def _attempts(reader: Reader, run_key: int, slot_no: int) -> tuple[AttemptPage, ...]:
     rows = reader.rows(
         f"SELECT a.attempt_no, a.state, a.worker_id, a.began_us, a.ended_us, a.reason, a.message, {ANSWER}, o.source,"
-        " o.evidence, o.flags FROM attempts a LEFT JOIN observations o"
+        " o.evidence, o.flags, a.contaminated FROM attempts a LEFT JOIN observations o"
         " ON o.run_key = a.run_key AND o.slot_no = a.slot_no"
         " AND o.attempt_no = a.attempt_no WHERE a.run_key = ? AND a.slot_no = ? ORDER BY a.attempt_no",
         (run_key, slot_no),
@@ -386,7 +388,7 @@ def _dispatches(reader: Reader, run_key: int, slot_no: int, attempt_no: int) -> 
         for row in reader.rows(
             "SELECT d.call_id, d.dispatch_no, d.state, d.intended_us, d.ended_us, d.duration_us, d.bytes_sent,"
             " d.status, d.reason, d.message, d.settled_by, coalesce(d.raw, d.raw_artifact), d.tokens_in, d.tokens_out,"
-            " d.cost_nanousd"
+            " d.cost_nanousd, c.fence"
             " FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
             " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? AND c.owner = 'attempt'"
             " ORDER BY c.position, d.dispatch_no",

@@ -57,6 +57,7 @@ class DispatchPart(_Part):
     tokens_in: int | None
     tokens_out: int | None
     cost_usd: str | None
+    fence: int | None
 
 
 class SettlementPart(_Part):
@@ -69,7 +70,10 @@ class SettlementPart(_Part):
 
 
 class AttemptPart(_Part):
-    """One try. ``answer`` is there only with ``has_answer``: null is an answer, too."""
+    """One try. ``answer`` is there only with ``has_answer``: null is an answer, too.
+
+    ``contaminated``: an earlier holder touched its device meanwhile, or may have.
+    """
 
     number: int
     state: str
@@ -83,6 +87,7 @@ class AttemptPart(_Part):
     source: str | None
     evidence: Any
     flags: list[str]
+    contaminated: bool
     dispatches: list[DispatchPart]
     settlements: list[SettlementPart]
 
@@ -172,7 +177,8 @@ def _attempt(page: AttemptPage) -> AttemptPart:
         ended_at=_instant(page.ended_us), reason=page.reason, message=page.message,
         has_answer=page.answer is not None, answer=None if page.answer is None else parse_json(page.answer),
         source=page.source, evidence=parse_json(page.evidence) if page.evidence else {},
-        flags=[str(flag) for flag in flags], dispatches=[_dispatch(one) for one in page.dispatches],
+        flags=[str(flag) for flag in flags], contaminated=bool(page.contaminated),
+        dispatches=[_dispatch(one) for one in page.dispatches],
         settlements=[
             SettlementPart(decision=decision, made_by=made_by, reason=reason, made_at=instant(made_us))
             for decision, made_by, reason, made_us in page.settlements
@@ -187,7 +193,7 @@ def _dispatch(page: DispatchPage) -> DispatchPart:
         bytes_sent=page.bytes_sent, status=page.status, reason=page.reason, message=page.message,
         settled_by=page.settled_by, received=bytes_part(page.raw), tokens_in=page.tokens_in,
         tokens_out=page.tokens_out,
-        cost_usd=None if page.cost_nanousd is None else usd_text(page.cost_nanousd),
+        cost_usd=None if page.cost_nanousd is None else usd_text(page.cost_nanousd), fence=page.fence,
     )  # fmt: skip
 
 

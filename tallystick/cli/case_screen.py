@@ -42,6 +42,8 @@ def _attempt(screen: Screen, attempt: AttemptPart, *, selected: bool) -> None:
     mark = ", selected" if selected else ""
     screen.line(joined([f"  attempt {attempt.number}: {attempt.state.replace('_', ' ')}{mark}", attempt.reason or "",
                         attempt.message or "", f"began {attempt.began_at}"]))  # fmt: skip
+    if attempt.contaminated:
+        screen.line("    contaminated: an earlier holder touched its device meanwhile, or may have", tone=Tone.WARNING)
     for dispatch in attempt.dispatches:
         screen.line(f"    {_dispatch(dispatch)}")
     if attempt.has_answer:
@@ -61,7 +63,8 @@ def _dispatch(one: DispatchPart) -> str:
         "" if one.cost_usd is None else f"${one.cost_usd}",
     ])  # fmt: skip
     return joined([
-        f"call {one.call}, send {one.number}: {one.state}", one.reason or "", one.message or "",
+        f"call {one.call}, send {one.number}: {one.state}", f"fence {one.fence}" if one.fence else "",
+        one.reason or "", one.message or "",
         "" if one.status is None else f"status {one.status}",
         "bytes sent not known" if one.bytes_sent is None else f"{one.bytes_sent} bytes sent",
         "" if one.seconds is None else f"{one.seconds:.3f} s", used,

@@ -245,3 +245,16 @@ def test_a_command_that_was_broken_off_can_be_given_again(project: Project, ledg
     assert claims.holders("line:1") != ()
     assert project.give("device", "release", "line:1", "--force", "--reason", "r").status == 0
     assert claims.holders("line:1") == ()
+
+
+def test_the_page_of_a_case_shows_the_fence_and_that_an_attempt_is_contaminated(
+    project: Project, ledger: Ledger
+) -> None:
+    run = new_run(ledger)
+    used(ledger, granted_to(ledger, A, run_key=run.run_key), run.run_key)
+    ledger.write(lambda tx: tx.change("UPDATE attempts SET contaminated = 1", ()))
+    found = project.give("show", run.run_id, "c1", "--json").document["planned"][0]["attempts"][0]
+    assert (found["contaminated"], found["dispatches"][0]["fence"]) == (True, 1)
+    text = project.give("show", run.run_id, "c1").out
+    assert "contaminated: an earlier holder" in text
+    assert "fence 1" in text
