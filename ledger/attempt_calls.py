@@ -6,16 +6,19 @@ becomes of a single dispatch (`attempts.refuse`, `fail`, `lose`, `dispatch_again
 
 from __future__ import annotations
 
+import attrs
+
 from . import budgets
-from .attempts import intend_call, stay_unknown, unknown_sends
+from .attempts import intend_call, record_unknown, stay_unknown, unknown_sends
 from .crashpoints import crashpoint
 from .errors import TransitionRefused
 from .moves import add_attempt, add_observation, claim, end_dispatch, end_slot, move_attempt, record_event
+from .open_calls import AttemptCalls, next_of
 from .records import Artifact, Begun, DispatchFacts, DispatchKey, Intent, Waiting
 from .states import AttemptState, DispatchState, NextStep, SlotState
 from .transaction import Transaction
 
-__all__ = ["break_off", "conclude", "further_call", "open_attempt", "settle_answer"]
+__all__ = ["break_off", "conclude", "further_call", "leave_open", "open_attempt", "settle_answer"]
 
 
 def open_attempt(
@@ -77,6 +80,25 @@ def conclude(
     end_slot(tx, key, SlotState.SELECTED, selected=True)
     record_event(tx, key, "attempt.observed", facts, {"answer": answer_digest})
     crashpoint("dispatch.outcome.inside")
+
+
+def leave_open(
+    tx: Transaction, key: DispatchKey, calls: AttemptCalls, facts: DispatchFacts, *, may_be_its_doing: bool
+) -> Waiting | None:
+    """End a running attempt of which some call has no outcome: each is unknown, and together they say what may follow.
+
+    ``may_be_its_doing``: its process died meanwhile, so that the case is suspect where it is tried again. Returns what
+    follows by itself, None where an operator decides.
+    """
+    waiting = next_of(calls.open, now_us=tx.now_us)
+    under_way = [(call.call_id, number) for call in calls.open for number in call.intended]
+    for number, (call_id, dispatch_no) in enumerate(under_way, start=1):
+        key = attrs.evolve(key, call_id=call_id, dispatch_no=dispatch_no)
+        end_dispatch(tx, key, facts, DispatchState.INTENDED)
+        if number < len(under_way):
+            record_unknown(tx, key, facts, waiting)
+    stay_unknown(tx, key, facts, waiting=waiting, suspect=may_be_its_doing and waiting is not None)
+    return waiting
 
 
 def break_off(

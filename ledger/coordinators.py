@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import attrs
 
-from .attempt_calls import break_off
-from .attempts import record_unknown, stay_unknown
+from .attempt_calls import break_off, leave_open
 from .crashpoints import crashpoint
 from .custody import elsewhere
 from .errors import RunBusy, RunNotFound, RunNotResumable
+from .fences import next_fence
 from .ledger import Ledger
-from .moves import end_dispatch
-from .open_calls import AttemptCalls, calls_of, follow_up, next_of
+from .open_calls import AttemptCalls, calls_of, follow_up
 from .processes import ProcessIdentity, boot_id
 from .records import DispatchFacts, DispatchKey
 from .schema import leases
@@ -129,7 +128,7 @@ def _take(tx: Transaction, run_id: str, holder: Holder | None, solitary_deaths_m
                   (tx.now_us, holder.worker_id))  # fmt: skip
     elif tx.row("SELECT 1 FROM leases WHERE resource = ? AND state = 'held'", (_resource(run_id),)):
         raise _busy(run_id, None)
-    lease_id, fence = tx.ids.next(), _next_fence(tx, _resource(run_id))
+    lease_id, fence = tx.ids.next(), next_fence(tx, _resource(run_id))
     tx.execute(
         _ADD_LEASE,
         (lease_id, _resource(run_id), "held", tx.worker_id, run_key, fence, tx.now_us, tx.now_us, boot_id()),
@@ -156,9 +155,7 @@ def _resumable(tx: Transaction, run_id: str) -> int:
     return int(run_key)
 
 
-def recover_in_flight(
-    tx: Transaction, run_key: int, holder: Holder | None, *, solitary_deaths_max: int
-) -> Recovered:
+def recover_in_flight(tx: Transaction, run_key: int, holder: Holder | None, *, solitary_deaths_max: int) -> Recovered:
     """Classify what is in flight and nobody executes any more; ``solitary_deaths_max`` 0 charges no case with it."""
     # Without the name of the index the whole run would be read: its primary key looks as good to the planner.
     left = tx.rows(
@@ -199,18 +196,11 @@ def _leave_open(tx: Transaction, key: DispatchKey, calls: AttemptCalls) -> str:
 
     Where nothing was under way, the last send was a resend that was refused: its call is as unknown as before.
     """
-    waiting = next_of(calls.open, now_us=tx.now_us)
-    under_way = [(call.call_id, number) for call in calls.open for number in call.intended]
-    before = "an outcome was committed" if under_way else "the next resend"
+    before = "an outcome was committed" if calls.is_under_way else "the next resend"
     facts = DispatchFacts(
         DispatchState.UNKNOWN, "coordinator.died", f"the process died before {before}", settled_by="recovery"
     )
-    for number, (call_id, dispatch_no) in enumerate(under_way, start=1):
-        key = attrs.evolve(key, call_id=call_id, dispatch_no=dispatch_no)
-        end_dispatch(tx, key, facts, DispatchState.INTENDED)
-        if number < len(under_way):
-            record_unknown(tx, key, facts, waiting)
-    stay_unknown(tx, key, facts, waiting=waiting, suspect=bool(under_way) and waiting is not None)
+    waiting = leave_open(tx, key, calls, facts, may_be_its_doing=calls.is_under_way)
     return "unknown" if waiting is None else "again"
 
 
@@ -229,16 +219,6 @@ def _park(tx: Transaction, key: DispatchKey, deaths: int) -> None:
             " WHERE run_key = ? AND slot_no = ? AND state = 'pending'",
             (key.run_key, key.slot_no))  # fmt: skip
     tx.event(key.run_key, "slot.parked", {"slot": key.slot_no, "solitary_deaths": deaths})
-
-
-def _next_fence(tx: Transaction, resource: str) -> int:
-    tx.execute(
-        "INSERT INTO fences (resource, high_water) VALUES (?, 1)"
-        " ON CONFLICT (resource) DO UPDATE SET high_water = high_water + 1",
-        (resource,),
-    )
-    fence: int = tx.row("SELECT high_water FROM fences WHERE resource = ?", (resource,))[0]
-    return fence
 
 
 def _resource(run_id: str) -> str:

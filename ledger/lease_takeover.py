@@ -10,13 +10,13 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from . import budgets
-from .attempts import lose
-from .coordinators import follow_up
+from .attempt_calls import leave_open
 from .crashpoints import crashpoint
 from .lease_calls import end_lease_call
 from .lease_records import LEASE_LOST, has_expired
+from .open_calls import calls_of
 from .records import DispatchFacts, DispatchKey
-from .states import CallOwner, DispatchState, IfUnknown
+from .states import CallOwner, DispatchState
 from .transaction import Transaction
 
 __all__ = ["end_in_flight", "replace"]
@@ -48,30 +48,24 @@ def replace(
 def end_in_flight(tx: Transaction, set_id: str, *, is_dead: bool, message: str) -> int:
     """Have everything that is in flight under the set be unknown, and return how many dispatches that were."""
     rows = tx.rows(
-        "SELECT c.run_key, c.slot_no, c.attempt_no, c.call_id, d.dispatch_no, c.owner, c.if_unknown, c.key_until_us,"
         # By open dispatches, which are few; under a lease there may have been any number of calls.
-        " coalesce(c.payload, c.payload_artifact) IS NOT NULL FROM dispatches d INDEXED BY dispatches_open"
-        " JOIN calls c ON c.call_id = d.call_id JOIN leases l ON l.lease_id = c.lease_id"
+        "SELECT c.run_key, c.slot_no, c.attempt_no, c.call_id, d.dispatch_no, c.owner FROM dispatches d"
+        " INDEXED BY dispatches_open JOIN calls c ON c.call_id = d.call_id JOIN leases l ON l.lease_id = c.lease_id"
         " WHERE d.state IN ('intended', 'unknown') AND d.state = 'intended' AND l.set_id = ?"
-        " AND d.run_key IN (SELECT run_key FROM leases WHERE set_id = ?) ORDER BY c.call_id",
+        " AND d.run_key IN (SELECT run_key FROM leases WHERE set_id = ?) ORDER BY c.call_id, d.dispatch_no",
         (set_id, set_id),
     )
-    for row in rows:
-        _end_dispatch(tx, row, is_dead=is_dead, message=message)
-    return len(rows)
-
-
-def _end_dispatch(tx: Transaction, row: tuple[Any, ...], *, is_dead: bool, message: str) -> None:
-    run_key, slot_no, attempt_no, call_id, dispatch_no, owner, if_unknown, key_until, stored = row
     facts = DispatchFacts(DispatchState.UNKNOWN, LEASE_LOST, f"the lease was lost: {message}", settled_by="recovery")
-    if owner != CallOwner.ATTEMPT:
-        holds = budgets.holds_of(tx, call_id, dispatch_no)
-        end_lease_call(tx, DispatchKey(run_key, 0, 0, call_id, dispatch_no, holds), facts)
-        return
-    waiting = follow_up(IfUnknown(if_unknown), now_us=tx.now_us, key_until_us=key_until, stored=bool(stored))
-    # Only a death can be the case's own doing; that a process stood still is not.
-    lose(tx, DispatchKey(run_key, slot_no, attempt_no, call_id, dispatch_no), facts, waiting=waiting,
-         suspect=is_dead and waiting is not None)  # fmt: skip
+    for run_key, _, _, call_id, dispatch_no, owner in rows:
+        if owner != CallOwner.ATTEMPT:
+            holds = budgets.holds_of(tx, call_id, dispatch_no)
+            end_lease_call(tx, DispatchKey(run_key, 0, 0, call_id, dispatch_no, holds), facts)
+    attempts = dict.fromkeys(tuple(row[:3]) for row in rows if row[5] == CallOwner.ATTEMPT)
+    for run_key, slot_no, attempt_no in attempts:
+        calls = calls_of(tx, run_key, slot_no, attempt_no)
+        # Only a death can be the case's own doing; that a process stood still is not.
+        leave_open(tx, DispatchKey(run_key, slot_no, attempt_no, "", 0), calls, facts, may_be_its_doing=is_dead)
+    return len(rows)
 
 
 def _of_set(tx: Transaction, set_id: str, lease_ids: Sequence[str], *, is_dead: bool) -> list[tuple[Any, ...]]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tallystick.ledger import attempts, lease_calls, leases
+from tallystick.ledger import attempt_calls, attempts, lease_calls, leases
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.errors import LeaseLost, TransitionRefused
 from tallystick.ledger.late import keep_late
 from tallystick.ledger.lease_records import Granted
 from tallystick.ledger.ledger import Ledger
-from tallystick.ledger.records import Begun
+from tallystick.ledger.records import Begun, DispatchKey
 from tallystick.ledger.states import DispatchState, IfUnknown
 from tests.unit.ledger.children import Child
 from tests.unit.ledger.devices import (
@@ -195,6 +195,27 @@ def test_a_call_of_a_lost_lease_is_unknown_too(ledger: Ledger, clock: HandClock)
     assert dispatch_state(ledger, key) == "unknown"
     assert not ledger.write(lambda tx: lease_calls.end_lease_call(tx, key, answered()))
     assert [told["state"] for told in events(ledger, run_key, "lease.call_ended")] == ["unknown"]
+
+
+def test_of_an_attempt_of_several_calls_the_one_in_flight_is_unknown_and_says_what_follows(
+    ledger: Ledger, clock: HandClock
+) -> None:
+    run_key = new_run(ledger).run_key
+    held = granted_to(ledger, A, run_key=run_key)
+    opened = ledger.write(lambda tx: attempt_calls.open_attempt(tx, run_key, 1, fingerprint="fp"))
+
+    def ask() -> DispatchKey:
+        wanted = intent(run_key, held=held_under(held), if_unknown=IfUnknown.QUERY)
+        return ledger.write(lambda tx: attempt_calls.further_call(tx, wanted, opened.attempt_no)).key
+
+    first = ask()
+    ledger.write(lambda tx: attempt_calls.settle_answer(tx, first, answered()))
+    second = ask()
+    clock.us += LEASE_US + 1
+    attempt(ledger, line_up(ledger, A))
+    assert (dispatch_state(ledger, first), dispatch_state(ledger, second)) == ("answered", "unknown")
+    assert one(ledger, "SELECT state, next_step FROM slots WHERE slot_no = 1") == ("pending", "query")
+    assert check_ledger(ledger) == []
 
 
 def test_a_takeover_leaves_what_another_lease_has_in_flight(ledger: Ledger, clock: HandClock) -> None:
