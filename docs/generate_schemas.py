@@ -8,10 +8,16 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from tallystick.runner.compare_document import Comparison
+from tallystick.runner.gate_document import GateReport
 from tallystick.runner.report_document import ReportDocument
 
 DOCS: Final = Path(__file__).resolve().parent
-DOCUMENTS: Final[dict[str, type[BaseModel]]] = {"report.schema.json": ReportDocument}
+DOCUMENTS: Final[dict[str, type[BaseModel]]] = {
+    "comparison.schema.json": Comparison,
+    "gate.schema.json": GateReport,
+    "report.schema.json": ReportDocument,
+}
 
 
 def render() -> dict[str, str]:

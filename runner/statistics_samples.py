@@ -30,7 +30,9 @@ SEED: Final = 1979
 DRAWN_MAX: Final = 2_000
 """Up to so many cases are drawn from; of more, the limit is used that the bootstrap then has come to."""
 
-_RESAMPLES: Final = 2_000
+_RESAMPLES: Final = 1_000
+_RESAMPLES_LEAST: Final = 400
+_DRAWS_MAX: Final = 1_000_000  # so that a figure of many cases takes a fraction of a second, too
 _FLIPS_MAX: Final = 15  # all signs of so many differences are gone through
 _NORMAL: Final = NormalDist()
 
@@ -125,7 +127,8 @@ def sign_flip(differences: Sequence[float]) -> float:
 def _resampled(count: int, figure_of: Callable[[list[int]], float]) -> list[float]:
     # `random()` of one seed is the same in every version of Python, which its other methods do not promise.
     draw, span = random.Random(SEED).random, range(count)
-    return sorted(figure_of([int(draw() * count) for _ in span]) for _ in range(_RESAMPLES))
+    times = max(_RESAMPLES_LEAST, min(_RESAMPLES, _DRAWS_MAX // count))
+    return sorted(figure_of([int(draw() * count) for _ in span]) for _ in range(times))
 
 
 def _percentiles(ordered: list[float], confidence: float) -> Interval:

@@ -311,8 +311,8 @@ class GatesTable(Table):
     baseline: Annotated[str, Field(min_length=1)] | None = _key(
         None,
         KeyClass.LIMIT,
-        "What it is compared to: a variant, or another run as `tallystick compare` names it. The first variant of"
-        " several where absent.",
+        "What it is compared to: a variant, or another run as `tallystick compare` names it. Where absent and a gate"
+        " compares, the first variant of several.",
     )
     variant: str | None = _key(
         None, KeyClass.LIMIT, "The one variant that is held to the gates; all but the baseline where absent."

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from ._wiring import ADAPTERS
 from .ledger import run_ends
+from .ledger.canonical import canonical_text
 from .ledger.errors import RunNotFound
 from .ledger.ledger import Ledger
 from .ledger.location import default_path
@@ -24,9 +25,16 @@ from .ledger.run_reads import BudgetState, RunRow, budgets_of, find_run, list_ru
 from .ledger.settlements import Decision, Settlement
 from .ledger.slot_reads import CasePage, Score, Unknown, case_page, scores_of, unknown_outcomes
 from .ledger.states import SlotState
+from .runner.compare_document import Comparison
+from .runner.comparing import MIN_COVERAGE, compare
 from .runner.descriptions import describe
+from .runner.gate_document import GateReport
+from .runner.gating import gate
 from .runner.protocols import Judge, Target, User
 from .runner.reconciling import settle_all
+from .runner.report_document import RunReport
+from .runner.report_options import ReportOptions, SliceTerm
+from .runner.report_reading import open_report, report_of
 from .runner.results import RunOutcome, outcome_of
 from .runner.sessions import find_or_create, reopened, run_session
 from .runner.stopping import StopSwitch
@@ -171,6 +179,87 @@ class OpenLedger:
         with self._ledger.reading() as reader:
             return scores_of(reader, find_run(reader, run).run_key)
 
+    def report(
+        self,
+        run: str,
+        *,
+        at: int | None = None,
+        slices: Mapping[str, Any] | None = None,
+        by: str | None = None,
+        evaluation: str | None = None,
+    ) -> RunReport:
+        """The report of a run as it stood at an event, without the planned observations themselves.
+
+        ``slices`` are metadata that cases must have, ``by`` a metadata key whose values get scores of their own,
+        ``evaluation`` a number, id or name. Raises RunNotFound, EvaluationNotFound and UsageError.
+        """
+        return report_of(self._ledger, run, _options(at, slices, by, evaluation))
+
+    def write_report(
+        self,
+        run: str,
+        path: StrPath,
+        *,
+        form: str | None = None,
+        at: int | None = None,
+        slices: Mapping[str, Any] | None = None,
+        by: str | None = None,
+        evaluation: str | None = None,
+    ) -> None:
+        """The whole report in a file; ``form`` is ``json``, ``html``, ``md``, ``csv`` or ``junit``, else its name says.
+
+        Raises what `report` raises, and UsageError for a file that cannot be written.
+        """
+        from .renderers.files import ReportForm, form_of, pieces_of, write_whole
+
+        wanted = form_of(Path(path)) if form is None else ReportForm(form)
+        with open_report(self._ledger, run, _options(at, slices, by, evaluation)) as report:
+            write_whole(Path(path), pieces_of(report, wanted))
+
+    def to_pandas(
+        self,
+        run: str,
+        *,
+        at: int | None = None,
+        slices: Mapping[str, Any] | None = None,
+        evaluation: str | None = None,
+    ) -> Any:
+        """A data frame with a row for each planned observation; needs ``tallystick[pandas]``."""
+        from .renderers.frames import report_frame
+
+        with open_report(self._ledger, run, _options(at, slices, None, evaluation)) as report:
+            return report_frame(report)
+
+    def compare(
+        self,
+        baseline: str,
+        candidate: str | None = None,
+        *,
+        slices: Mapping[str, Any] | None = None,
+        by: str | None = None,
+        per_case: bool = False,
+        min_coverage: float = MIN_COVERAGE,
+    ) -> Comparison:
+        """Two sides pair by pair, each ``RUN[:VARIANT][#EVALUATION][@EVENT]``; the first alone has two variants."""
+        terms = _options(None, slices, None, None).terms
+        return compare(
+            self._ledger, baseline, candidate, terms=terms, by=by, per_case=per_case, min_coverage=min_coverage
+        )
+
+    def gate(
+        self,
+        run: str,
+        order: WorkOrder | None = None,
+        *,
+        baseline: str | None = None,
+        at: int | None = None,
+        slices: Mapping[str, Any] | None = None,
+        evaluation: str | None = None,
+    ) -> GateReport:
+        """Whether the run is within its gates, or within those of the work order ``order``; raises UsageError."""
+        gates = None if order is None else order.gates
+        return gate(self._ledger, run, gates, baseline=baseline, options=_options(at, slices, None, evaluation))
+
     def case(self, run: str, case_id: str) -> list[CasePage]:
         """Every planned observation of a case with its whole history."""
         with self._ledger.reading() as reader:
@@ -201,6 +290,14 @@ class OpenLedger:
         """
         run_key = self.find(run).run_key
         return self._ledger.write(lambda tx: run_ends.retry(tx, run_key, state=state, reason=reason))
+
+
+def _options(at: int | None, slices: Mapping[str, Any] | None, by: str | None, evaluation: str | None) -> ReportOptions:
+    terms = (
+        SliceTerm(key, value if isinstance(value, str) else canonical_text(value))
+        for key, value in (slices or {}).items()
+    )
+    return ReportOptions(at, tuple(terms), by, evaluation)
 
 
 def _named_or_newest(ledger: Ledger, run: str | None) -> RunRow:

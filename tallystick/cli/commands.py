@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from .device_commands import device
-from .report_commands import report
+from .report_commands import compare, gate, report
 from .settings import Settings, common, json_output
 
 __all__ = ["cli"]
@@ -230,6 +230,8 @@ def cancel(settings: Settings, run: str, *, abandon: bool, reason: str | None) -
 
 cli.add_command(device)
 cli.add_command(report)
+cli.add_command(compare)
+cli.add_command(gate)
 
 
 @cli.group()
