@@ -113,14 +113,23 @@ def test_a_holder_that_is_frozen_between_intent_and_send_sends_nothing_when_it_w
 
 
 def test_a_holder_that_is_frozen_inside_a_transaction_does_not_block_the_ledger(site: Site, bench: Bench) -> None:
-    first = bench.run("first", [asks("a"), asks("b")], lease_seconds=2.0, pause_at="dispatch.intent.inside")
+    first = bench.run(
+        "first", [asks("a", wait="gate"), asks("b")], lease_seconds=2.0, pause_at="dispatch.outcome.inside"
+    )
+    bench.device.wait_until_waiting("gate")
+    second = bench.run("second", [asks("c")], lease_seconds=2.0)
+    bench.until_waiting("second")
+    bench.device.go("gate")
     first.wait_until_there()
     freeze(first)
-    second = bench.run("second", [asks("c")], lease_seconds=2.0)
     assert second.ended() == 0, second.out + second.err
-    assert first.ended() == KILLED
+    assert first.ended() == KILLED, "it stood inside the ledger's only write transaction, and was verifiably a worker"
     assert bench.resume("first").ended() == 0
     assert states(site, "first") == [("a", "selected"), ("b", "selected")]
+    assert [line["about"] for line in bench.device.lines(role="query")], (
+        "what was done is asked for, and not done again"
+    )
+    assert len(bench.device.lines(role="submit", verdict="accepted")) == 3
     check_device(bench)
     check_invariants(site.ledger, None)
 
