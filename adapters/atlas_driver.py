@@ -62,7 +62,6 @@ class AtlasDriver:
     serial: str
     lease_call: LeaseCaller
     answer: Path
-    drain_seconds: float
     call_seconds: float
     boot_count: int | None = None
     sessions: dict[str, int] = attrs.field(factory=dict)
@@ -88,17 +87,17 @@ class AtlasDriver:
             raise NotInStep(REBOOTED, f"it has rebooted: boot {state.boot_count}, and it was {self.boot_count}")
         return state
 
-    async def settle(self, *, is_reset: bool) -> None:
+    async def settle(self, wait_seconds: float, *, is_reset: bool) -> None:
         """Bring it to where nothing of an earlier request goes on: wait, cancel, reset, in this order and in bounds."""
         state = await self.state()
         if state.request is not None:
-            await self.end(state.request.request_id)
+            await self.end(state.request.request_id, wait_seconds)
         if is_reset or state.state == "faulted":
             await self.reset()
 
-    async def end(self, request_id: str) -> None:
+    async def end(self, request_id: str, wait_seconds: float) -> None:
         """Have the device be idle that is busy with this request."""
-        if await self._is_idle_within(self.drain_seconds):
+        if await self._is_idle_within(wait_seconds):
             return
         await self.call("cancel", "cancel", CancelReply, about=request_id)
         if await self._is_idle_within(self.call_seconds):

@@ -110,7 +110,6 @@ class AtlasTarget(LabTarget):
             self.table.serial,
             self.lease_call,
             self._answer,
-            self.table.drain_seconds,
             self.table.call_seconds,
         )
 
@@ -137,8 +136,12 @@ class AtlasTarget(LabTarget):
     def is_in_step_after(self, outcome: Outcome) -> bool:
         return outcome.state is not DispatchState.UNKNOWN and outcome.reason not in _OUT_OF_STEP
 
+    @property
+    def _wait_seconds(self) -> float:
+        return self._standing.left(self.table.drain_seconds)
+
     async def settle(self) -> None:
-        await self.driver.settle(is_reset=self._standing.is_to_be_reset)
+        await self.driver.settle(self._wait_seconds, is_reset=self._standing.is_to_be_reset)
         self._standing.is_to_be_reset = False
 
     async def taken_over(self, tenure: Tenure) -> TakenOver:
@@ -154,10 +157,11 @@ class AtlasTarget(LabTarget):
         if self.table.boot == "same":
             self.driver.boot_count = boot_count
         await self.driver.fence()
-        await self.driver.settle(is_reset=False)
+        await self.driver.settle(self._wait_seconds, is_reset=False)
         settled = await self.driver.ask_about(tenure.open_requests(self.resource))
         await self.driver.reset()
-        self._standing.is_in_step, self._standing.is_to_be_reset = True, False
+        self._standing.regain_step()
+        self._standing.is_to_be_reset = False
         return TakenOver(self.facts, boot_count, settled)
 
     # One request.
@@ -233,7 +237,8 @@ class AtlasTarget(LabTarget):
                     await super().get_ready(prepared)
                 found = await self.driver.ask(request_id, self._tenure.fence(self.resource))
                 if found.state == QueryState.PENDING:
-                    await self.driver.end(request_id)
+                    self._standing.lose_step()
+                    await self.driver.end(request_id, self._wait_seconds)
                     found = await self.driver.ask(request_id, self._tenure.fence(self.resource))
         except (NotInStep, OSError) as fault:
             return QueryAnswer(QueryState.NO_PROOF, message=self._redactor.text(str(fault)))

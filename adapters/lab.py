@@ -36,6 +36,7 @@ from .wire_stream import NotConnected
 __all__ = ["LabTable", "LabTarget", "NotInStep", "broken_off"]
 
 _NOT_IDENTITY: Final = frozenset({"address", "drain_seconds", "if_unknown"})
+_DRAIN_LEAST: Final = 0.1  # of the time that a proof may take, for a try after that time
 
 
 class LabTable(Table):
@@ -179,7 +180,8 @@ class LabTarget:
             self._tenure = tenure
             await self.leave()
             is_owed = bool(tenure.open_requests(self.resource))
-            standing.is_in_step = standing.is_in_step and not (is_owed or self.can_resynchronise)
+            if is_owed or self.can_resynchronise:
+                standing.lose_step()
             try:
                 return await self.taken_over(tenure)
             except NotInStep as fault:
@@ -258,16 +260,18 @@ class LabTarget:
             return broken_off(progress, reason if known else "adapter.error", f"{type(fault).__name__}: {fault}")
 
     async def _in_step(self, prepared: Prepared, dispatching: Dispatching) -> Outcome:
-        progress = dispatching.progress
-        self._standing.is_in_step = False
+        standing, progress = self._standing, dispatching.progress
         try:
             outcome = await self.exchange(prepared, dispatching)
         except NotInStep:
+            standing.lose_step()
             raise
         except BaseException:
-            self._standing.is_in_step = progress.bytes_sent == 0
+            if progress.bytes_sent != 0:
+                standing.lose_step()
             raise
-        self._standing.is_in_step = self.is_in_step_after(outcome)
+        if not self.is_in_step_after(outcome):
+            standing.lose_step()
         return outcome
 
     async def exchange(self, prepared: Prepared, dispatching: Dispatching) -> Outcome:
@@ -303,7 +307,7 @@ class LabTarget:
             self._is_connected, self.facts = True, {}
         if not self._standing.is_in_step:
             await self.settle()
-            self._standing.is_in_step = True
+            self._standing.regain_step()
         if not self.facts:
             facts = await self.identify()
             self.compare(facts)
@@ -323,13 +327,14 @@ class LabTarget:
             raise NotInStep(drained.reason, drained.message, quarantine=drained.quarantine is not None)
 
     async def _drained(self, request_id: str, fence: int) -> Outcome:  # noqa: ARG002 - neither can be sent
+        seconds = self.table.drain_seconds
         try:
-            async with asyncio.timeout(self.table.drain_seconds):
+            async with asyncio.timeout(max(self._standing.left(seconds), _DRAIN_LEAST * seconds)):
                 await self.resynchronise()
         except NotInStep as fault:
             return attrs.evolve(fault.outcome(), bytes_sent=None, wire_sends=1)
         except TimeoutError:
-            told = f"what it is still doing could not be found out within {self.table.drain_seconds:g} s"
+            told = f"what it is still doing could not be found out within {seconds:g} s"
             return Outcome(DispatchState.UNKNOWN, "device.out_of_step", told, quarantine=told)
         except (OSError, NotConnected, WireCut) as fault:
             return Outcome(DispatchState.REFUSED, "connect.failed", one_line(f"it cannot be reached ({fault})"))

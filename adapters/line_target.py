@@ -130,10 +130,10 @@ class LineTarget(LabTarget):
             async with asyncio.timeout(seconds):
                 line = await self._answer_to(query.encode(self.table.encoding), WireProgress())
         except (_Unasked, LineTooLong) as fault:
-            self._standing.is_in_step = False
+            self._standing.lose_step()
             raise NotInStep("device.silent", f"no sound answer to {query}: {fault}") from None
         except TimeoutError:
-            self._standing.is_in_step = False
+            self._standing.lose_step()
             raise NotInStep("device.silent", f"no answer to {query} within {seconds:g} s") from None
         told = line.decode(self.table.encoding, "replace").strip()
         fields = [field.strip() for field in told.split(",")]
@@ -161,14 +161,14 @@ class LineTarget(LabTarget):
             await self.connect()
             self.facts = {}  # whoever is there now has to say who it is
         if self.table.answer_seconds_max is not None:
-            await asyncio.sleep(self.table.answer_seconds_max)
+            await asyncio.sleep(self._standing.left(self.table.answer_seconds_max))
             self.link.drop_received()
         if self.table.echo is not None:
             await self._echoed()
 
     async def get_ready(self, prepared: Prepared) -> None:
         if self._link is not None and self._link.has_bytes:
-            self._standing.is_in_step = False
+            self._standing.lose_step()
         if self._link is not None and self._link.is_closed and self._standing.is_in_step:
             await self.leave()  # nothing was owed on it
         await super().get_ready(prepared)

@@ -177,6 +177,16 @@ def test_request_that_hangs_is_cancelled_before_the_next(device: AtlasDevice) ->
     assert tenure.roles == ["reconcile", "reset", "cancel"]
 
 
+def test_wait_for_what_hangs_is_not_begun_anew_by_each_attempt(device: AtlasDevice) -> None:
+    """An attempt's deadline is shorter than the wait: together they come to its end."""
+    slots = [asking(1, hang=True), *(asking(2) for _ in range(6))]
+    outcomes = ask_all(device, *slots, deadline_seconds=0.25, drain_seconds=0.7)
+    assert [outcome.state for outcome in outcomes[:2]] == [UNKNOWN, REFUSED]
+    assert (outcomes[1].reason, outcomes[1].bytes_sent) == ("device.busy", 0)
+    assert outcomes[-1].answer == 2
+    assert roles(device).count("cancel") == 1
+
+
 def test_query_for_what_hangs_cancels_it_and_proves_that_it_never_will_be_done(device: AtlasDevice) -> None:
     outcome, found = ask_and_query(device, asking(1, hang=True), deadline_seconds=0.3)
     assert (outcome.state, found.state) == (UNKNOWN, QueryState.NEVER)

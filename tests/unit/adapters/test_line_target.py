@@ -154,6 +154,17 @@ def test_late_line_is_dropped_where_none_comes_after_a_known_time(over_tcp: Inst
     run(scenario())
 
 
+def test_time_after_which_nothing_comes_is_not_waited_for_anew_by_each_attempt(over_tcp: Instrument) -> None:
+    async def scenario() -> list[Outcome]:
+        async with Held(over_tcp, **reading(answer_seconds_max=0.7)) as (target, _):
+            slots = [asking("late", hold="never"), *(asking(number) for number in range(6))]
+            return [(await send(target, slot, deadline_seconds=0.25))[0] for slot in slots]
+
+    outcomes = run(scenario())
+    assert [outcome.state for outcome in outcomes[:2]] == [UNKNOWN, REFUSED]
+    assert outcomes[-1].state is UNKNOWN  # it was sent, though the instrument is still at the first
+
+
 def test_instrument_with_no_way_back_into_step_is_quarantined_and_gets_nothing_more(over_tcp: Instrument) -> None:
     async def scenario() -> Outcome:
         async with Held(over_tcp, **reading()) as (target, _):
