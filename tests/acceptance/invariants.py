@@ -37,7 +37,7 @@ _FORBIDDEN: Final = {
         "SELECT d.call_id FROM dispatches d JOIN calls c ON c.call_id = d.call_id"
         " JOIN slots s ON s.run_key = c.run_key AND s.slot_no = c.slot_no"
         " JOIN observations o ON o.run_key = s.run_key AND o.slot_no = s.slot_no AND o.attempt_no = s.selected_attempt"
-        " WHERE d.intended_us > o.observed_us"
+        " WHERE c.owner = 'attempt' AND d.intended_us > o.observed_us"
     ),
     "I3: an unknown outcome whose reservation is not held": (
         "SELECT d.call_id, r.state FROM dispatches d JOIN reservations r"
@@ -111,9 +111,12 @@ _FORBIDDEN_AT_REST: Final = {
     "I3: a dispatch under way in a run that nobody executes": (
         "SELECT d.call_id FROM dispatches d JOIN runs r ON r.run_key = d.run_key WHERE d.state = 'intended'"
     ),
+    "I8: a judgment that somebody is at in an evaluation that nobody makes": (
+        "SELECT evaluation_no, slot_no FROM judgments WHERE state = 'judging'"
+    ),
     "I8: a slot in flight in a run that nobody executes": "SELECT slot_no FROM slots WHERE state = 'in_flight'",
     "I5: a run that is held and executed by nobody": (
-        "SELECT resource FROM leases WHERE state = 'held' AND resource LIKE 'run:%'"
+        "SELECT resource FROM leases WHERE state = 'held' AND (resource LIKE 'run:%' OR resource LIKE 'evaluation:%')"
     ),
 }
 
@@ -123,7 +126,7 @@ _CALLS: Final = (
     " min(d.intended_us), count(*),"
     " count(*) FILTER (WHERE d.state IN ('answered', 'failed', 'late') OR (d.state = 'refused' AND d.status > 0)),"
     " count(*) FILTER (WHERE d.state = 'refused')"
-    " FROM calls c JOIN dispatches d ON d.call_id = c.call_id WHERE c.owner = 'attempt' GROUP BY c.call_id"
+    " FROM calls c JOIN dispatches d ON d.call_id = c.call_id WHERE c.owner = ? GROUP BY c.call_id"
 )
 
 
@@ -142,11 +145,17 @@ def rows(ledger: Path, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         return connection.execute(sql, parameters).fetchall()
 
 
-def check_invariants(ledger: Path, requests: Sequence[Request] | None, *, at_rest: bool = True) -> None:
+def check_invariants(
+    ledger: Path,
+    requests: Sequence[Request] | None,
+    *,
+    at_rest: bool = True,
+    judged: Sequence[Request] | None = None,
+) -> None:
     """Raise an AssertionError that names everything that does not hold.
 
-    ``requests`` is what the independent counter saw, None where there is none; ``at_rest`` says that no coordinator is
-    alive and the last one left in good order.
+    ``requests`` is what the independent counter saw, None where there is none, ``judged`` what that of a judge's
+    endpoint saw; ``at_rest`` says that no coordinator is alive and the last one left in good order.
     """
     findings: list[str] = []
     with _reading(ledger) as connection:
@@ -155,7 +164,9 @@ def check_invariants(ledger: Path, requests: Sequence[Request] | None, *, at_res
             if found:
                 findings.append(f"{rule}: {found[:5]}")
         if requests is not None:
-            findings += _compare(connection.execute(_CALLS).fetchall(), requests)
+            findings += _compare(connection.execute(_CALLS, ("attempt",)).fetchall(), requests)
+        if judged is not None:
+            findings += _compare(connection.execute(_CALLS, ("judgment",)).fetchall(), judged)
     assert not findings, "\n".join(findings)
 
 
