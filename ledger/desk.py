@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from . import driver
 from .crashpoints import crashpoint
 from .errors import LedgerFailed
+from .location import sync_names
 from .transaction import Transaction
 
 if TYPE_CHECKING:
@@ -59,14 +60,17 @@ class Desk:
         """SQLite goes on writing into files that have been removed or moved, and nobody would find those answers."""
         shared = self._ledger
         found = _identity(shared.path), _identity(shared.wal_path)
-        if self._files is None:
-            self._files = found
-        if found != self._files or None in found:
-            path = shared.path if found[0] != self._files[0] or found[0] is None else shared.wal_path
+        known = self._files or found
+        if found != known or None in found:
+            path = shared.path if found[0] != known[0] or found[0] is None else shared.wal_path
             raise LedgerFailed(
                 f"{path} was removed, moved or replaced while it was in use",
                 f"put {shared.path} and what lies beside it back to their place, then resume",
             )
+        if self._files is None:
+            # The log may be new. SQLite syncs its name and does not look whether that failed (os_unix.c, unixSync).
+            sync_names(shared.path.parent)
+            self._files = found
 
     def mark(self, transaction: Transaction) -> int:
         self._batch += 1

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Final
 
 from . import driver, migrate
-from .errors import LedgerMissing, LedgerNewer, LedgerOutdated, LedgerReadOnly, NotALedger
+from .errors import (
+    LedgerFailed,
+    LedgerMissing,
+    LedgerNewer,
+    LedgerOutdated,
+    LedgerReadOnly,
+    NotALedger,
+    TallystickError,
+)
+from .failures import cause_of, first_line, is_full, is_of_the_disk
 from .location import make_side_folder, refuse_network, side_folder
 from .schema import SCHEMA_NUMBER
 from .turnstile import Turnstile
@@ -119,10 +128,11 @@ def prepare(path: Path, *, create: bool, upgrade: bool) -> None:
             # Somebody else may have created or upgraded it while we stood in line.
             if look(path) is not Found.CURRENT:
                 migrate.migrate(path, backups=folder / "backups")
-    except driver.SqliteError as problem:
-        raise LedgerReadOnly(
-            f"the ledger {path} cannot be created ({problem})", "check its folder's permissions and space", str(path)
-        ) from problem
+    except Exception as problem:
+        cause = cause_of(problem)
+        if not is_of_the_disk(cause):
+            raise
+        raise _unwritable(path, cause, "created" if found in (Found.NOTHING, Found.EMPTY) else "upgraded") from problem
     finally:
         turnstile.close()
 
@@ -143,6 +153,15 @@ def _refuse_unasked(path: Path, found: Found, *, create: bool, upgrade: bool) ->
             f"the ledger {path} has an older schema", "run `tallystick ledger upgrade` (it makes a backup first)",
             str(path),
         )  # fmt: skip
+
+
+def _unwritable(path: Path, problem: BaseException, verb: str) -> TallystickError:
+    text = first_line(problem)
+    if any(word in text.lower() for word in ("readonly", "read-only", "unable to open", "permission")):
+        what = f"the ledger {path} cannot be {verb} ({text})"
+        return LedgerReadOnly(what, "check its folder's permissions", str(path))
+    remedy = "free space on the ledger's disk" if is_full(problem) else "look after the ledger's disk"
+    return LedgerFailed(f"the ledger {path} could not be {verb}: {text}", f"{remedy}, then start again")
 
 
 def _newer(path: Path, number: int) -> LedgerNewer:

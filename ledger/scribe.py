@@ -27,8 +27,9 @@ from concurrent.futures import Future
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from .crashpoints import crashpoint
-from .driver import Connection, SqliteError, StatementError
-from .errors import CommitUnknown, LedgerClosed, LedgerError, LedgerFailed, LedgerForked
+from .driver import Connection, StatementError
+from .errors import CommitUnknown, LedgerClosed, LedgerError, LedgerForked
+from .failures import as_failure, first_line
 from .transaction import Transaction
 
 __all__ = ["BATCH_MAX", "QUEUE_MAX", "Scribe", "Together", "WriterDesk"]
@@ -201,7 +202,7 @@ class Scribe:
             transaction = self._desk.begin()
         except BaseException as problem:
             self._desk.leave()
-            _fail_all(batch, _as_failure(problem, "no write transaction could be opened"))
+            _fail_all(batch, as_failure(problem, "no write transaction could be opened"))
             return False
         try:
             return self._write_inside(transaction, batch)
@@ -269,7 +270,7 @@ class Scribe:
             number = self._desk.mark(transaction)
             crashpoint("scribe.commit.before")
         except BaseException as problem:
-            self._stop_working(batch, _as_failure(problem, "a batch was lost before its commit"))
+            self._stop_working(batch, as_failure(problem, "a batch was lost before its commit"))
             return stop
         try:
             transaction.execute("COMMIT")
@@ -285,7 +286,7 @@ class Scribe:
             self._desk.committed()
         except BaseException as problem:
             # The batch is durable; its callers are told so. Nothing more is written.
-            self._failure = _as_failure(problem, "a checkpoint failed")
+            self._failure = as_failure(problem, "a checkpoint failed")
         return stop
 
     def _run_one(self, transaction: Transaction, item: _Item) -> None:
@@ -297,19 +298,19 @@ class Scribe:
             # A full disk or an I/O error rolls back everything, not just the savepoint.
             if not self._desk.connection().in_transaction:
                 raise
-            item.error = _as_failure(problem, "a statement failed") if isinstance(problem, StatementError) else problem
+            item.error = as_failure(problem, "a statement failed") if isinstance(problem, StatementError) else problem
             transaction.forget_heads()
             execute("ROLLBACK TO work")
         execute("RELEASE work")
 
     def _commit_failed(self, batch: list[_Item], number: int, problem: BaseException) -> None:
-        failure = _as_failure(problem, "a commit failed")
+        failure = as_failure(problem, "a commit failed")
         try:
             durable = self._desk.look_again(number)
         except BaseException as second:
             unknown = CommitUnknown(
-                f"a commit failed ({_first_line(problem)}), and whether it is durable could not be read "
-                f"({_first_line(second)})",
+                f"a commit failed ({first_line(problem)}), and whether it is durable could not be read "
+                f"({first_line(second)})",
                 "mend the disk, then resume: what was asked is looked for again",
             )
             unknown.__cause__ = problem
@@ -355,26 +356,3 @@ def _wake(items: list[_Item]) -> None:
         waiter = cast("asyncio.Future[None]", item.waiter)
         if not waiter.done():
             waiter.set_result(None)
-
-
-def _as_failure(problem: BaseException, what: str) -> LedgerError:
-    if isinstance(problem, LedgerError):
-        return problem
-    failure = LedgerFailed(f"{what}: {_first_line(problem)}", _remedy(problem))
-    failure.__cause__ = problem
-    return failure
-
-
-def _remedy(problem: BaseException) -> str:
-    text = str(problem).lower()
-    if "full" in text:
-        return "free space on the ledger's disk, then resume"
-    if "locked" in text or "busy" in text:
-        return "end the program that holds the ledger's file open for writing, then resume"
-    if isinstance(problem, SqliteError):
-        return "look after the ledger's disk, run `tallystick ledger check`, then resume"
-    return "run `tallystick ledger check`, then resume"
-
-
-def _first_line(problem: BaseException) -> str:
-    return (str(problem) or type(problem).__name__).splitlines()[0]

@@ -18,7 +18,7 @@ from typing import Final
 
 import attrs
 
-from .records import Made, Record, Removed, Renamed, Said, Sized, Synced, Wrote
+from .records import Failed, Made, Record, Removed, Renamed, Said, Sized, Synced, Wrote
 
 __all__ = ["Disk", "Loss"]
 
@@ -265,7 +265,7 @@ class Disk:
             case Removed(path=path):
                 del self._live[path]
                 self._change(path, Change(Path(path).name, None, ended))
-            case Said():
+            case Said() | Failed():
                 pass
 
     def _change(self, path: str, change: Change) -> None:

@@ -30,7 +30,7 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.power import kernel
-from tests.power.records import Made, Record, Removed, Renamed, Said, Sized, Synced, Wrote
+from tests.power.records import Failed, Made, Record, Removed, Renamed, Said, Sized, Synced, Wrote
 
 _AT_FDCWD: Final = 2**32 - 100
 _MAP_SHARED, _PROT_WRITE = 0x1, 0x2
@@ -132,6 +132,7 @@ class Recorder:
             self.counts[kind] += 1
             if self.fault is not None and self.fault.hits(kind, self.counts[kind]):
                 kernel.refuse(pid, self.fault.error)
+                self._keep(Failed(self._moment, self._moment, name, self.fault.error))
                 finish(-self.fault.error)
                 return False
         self._open_calls[pid] = finish

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-__all__ = ["Made", "Record", "Removed", "Renamed", "Said", "Sized", "Synced", "Wrote", "read_records"]
+__all__ = ["Failed", "Made", "Record", "Removed", "Renamed", "Said", "Sized", "Synced", "Wrote", "read_records"]
 
 
 class Made(NamedTuple):
@@ -77,7 +77,16 @@ class Said(NamedTuple):
     text: str
 
 
-Record: TypeAlias = Made | Wrote | Sized | Synced | Renamed | Removed | Said
+class Failed(NamedTuple):
+    """The recorder let a call fail."""
+
+    begun: int
+    ended: int | None
+    call: str
+    error: int
+
+
+Record: TypeAlias = Failed | Made | Wrote | Sized | Synced | Renamed | Removed | Said
 
 
 def read_records(log: Path) -> list[Record]:
@@ -86,7 +95,7 @@ def read_records(log: Path) -> list[Record]:
 
 
 def _each(log: Path) -> Iterator[Record]:
-    kinds = {kind.__name__: kind for kind in (Made, Wrote, Sized, Synced, Renamed, Removed, Said)}
+    kinds = {kind.__name__: kind for kind in (Failed, Made, Wrote, Sized, Synced, Renamed, Removed, Said)}
     with log.open("rb") as file:
         while True:
             try:

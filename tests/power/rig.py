@@ -23,7 +23,7 @@ from .records import Made, Record, Removed, Renamed, Said, Synced, read_records
 from .stories import LEDGER, Story
 from .verdict import Promises, Verdicts
 
-__all__ = ["Failure", "Recording", "Tried", "lose_power", "record", "why_not", "workplace"]
+__all__ = ["Failure", "Recording", "Tried", "lay_out", "lose_power", "record", "why_not", "workplace"]
 
 _RECORDER: Final = Path(__file__).with_name("recorder.py")
 _PATIENCE_SECONDS: Final = 240.0
@@ -109,42 +109,51 @@ def lose_power(
     states: int,
     seed: str,
     resumed: int = 0,
+    after: int = 0,
     losses: Sequence[Loss] = tuple(Loss),
     failures_max: int = 10,
 ) -> Tried:
     """Look at so many different states of the disk, spread over the whole recording, and go on from some of them.
 
-    Ends early when so many failures are found.
+    Only moments after ``after`` count. Ends early when so many failures are found.
     """
     chance = random.Random(seed)
     disk, verdicts, seen = Disk(recording.records, recording.root), Verdicts(), set[bytes]()
     failures: list[Failure] = []
-    for moment, loss in _moments(recording.records, states * _TRIES_A_STATE, chance, losses):
+    for moment, loss in _moments(recording.records, states * _TRIES_A_STATE, chance, losses, after):
         if len(seen) >= states or len(failures) >= failures_max:
             break
         disk.advance(moment)
         one = f"{seed} {moment:g} {loss}"
-        place = workplace()
-        try:
-            state = _write(disk, loss, random.Random(one), place)
-            if state in seen:
-                continue
-            seen.add(state)
-            broken = verdicts.broken(place / LEDGER, Promises.of(disk.said))
-            if not broken and resumed and len(seen) % max(1, states // resumed) == 0:
-                broken = verdicts.goes_on(place / LEDGER, Promises.of(disk.said))
-        finally:
-            shutil.rmtree(place)
+        state = lay_out(disk, loss, random.Random(one), recording.root)
+        if state in seen:
+            continue
+        seen.add(state)
+        broken = verdicts.broken(recording.root / LEDGER, Promises.of(disk.said))
+        if not broken and resumed and len(seen) % max(1, states // resumed) == 0:
+            broken = verdicts.goes_on(recording.root / LEDGER, Promises.of(disk.said))
         if broken:
             failures.append(Failure(moment, loss, one, broken))
     return Tried(len(seen), failures)
 
 
-def _write(disk: Disk, loss: Loss, chance: random.Random, place: Path) -> bytes:
+def lay_out(disk: Disk, loss: Loss, chance: random.Random, root: Path) -> bytes:
+    """Let the recorded folder hold what is left after that loss, and return a digest of it.
+
+    The ledger's file stays the same file: by its inode a ledger knows whether it was copied.
+    """
+    ledger, parked = root / LEDGER, root.with_name("parked")
+    if ledger.exists():
+        ledger.rename(parked)
+    parked.touch()
+    shutil.rmtree(root)
+    root.mkdir()
     digest = hashlib.sha256(repr(len(disk.said)).encode())
     for path, data in disk.left(loss, chance):
         digest.update(path.encode() + b"\0" + (b"" if data is None else hashlib.sha256(data).digest()))
-        target = place / path
+        target = root / path
+        if target == ledger:
+            parked.rename(ledger)
         if data is None:
             target.mkdir()
         else:
@@ -153,16 +162,16 @@ def _write(disk: Disk, loss: Loss, chance: random.Random, place: Path) -> bytes:
 
 
 def _moments(
-    records: Sequence[Record], count: int, chance: random.Random, losses: Sequence[Loss]
+    records: Sequence[Record], count: int, chance: random.Random, losses: Sequence[Loss], after: int
 ) -> Iterator[tuple[float, Loss]]:
     """In their order: half of them just before and after syncs, names and words, half of them anywhere."""
-    edges = sorted({at for record in records for at in (record.begun, record.ended) if at})
+    edges = sorted({at for record in records for at in (record.begun, record.ended) if at and at >= after})
     turning = sorted({
         at
         for record in records
         if isinstance(record, Synced | Made | Renamed | Removed | Said)
         for at in (record.begun - 1, record.begun, record.ended)
-        if at
+        if at and at >= after
     })  # fmt: skip
     chosen = [(chance.choice(turning if at % 2 else edges), chance.choice(losses)) for at in range(count)]
     return iter(sorted(chosen, key=lambda one: one[0]))

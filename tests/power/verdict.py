@@ -98,7 +98,8 @@ class Verdicts:
     def _same_as_before(self, reader: Reader) -> Iterator[str]:
         """Between two commits there is nothing: two disks with the same commits hold the same rows."""
         commits = tuple(reader.rows("SELECT worker_id, last_batch, ended_us FROM workers ORDER BY worker_id"))
-        key = (*commits, reader.row("SELECT count(*) FROM sqlite_master")[0])
+        facts = tuple(reader.rows("SELECT name, value FROM facts ORDER BY name"))
+        key = (*commits, *facts, reader.row("SELECT count(*) FROM sqlite_master")[0])
         digest = _digest_of_rows(reader)
         if self._states.setdefault(key, digest) != digest:
             yield f"the rows are not what they are elsewhere after the same commits: {key}"

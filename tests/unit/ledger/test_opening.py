@@ -17,6 +17,7 @@ import pytest
 from tallystick.ledger import driver, location, migrate, opening
 from tallystick.ledger.errors import (
     LedgerError,
+    LedgerFailed,
     LedgerMissing,
     LedgerNewer,
     LedgerOnNetwork,
@@ -24,6 +25,7 @@ from tallystick.ledger.errors import (
     LedgerReadOnly,
     NotALedger,
     RefusedError,
+    TallystickError,
 )
 from tallystick.ledger.file_locks import holder_pid
 from tallystick.ledger.ledger import Ledger
@@ -130,6 +132,40 @@ def test_a_foreign_file_beside_a_journal_of_something_else_is_refused(tmp_path: 
     journal = path.with_name(path.name + "-journal")
     journal.write_bytes(journal.read_bytes()[:16] + struct.pack(">I", 7) + journal.read_bytes()[20:])
     refused(path, NotALedger, create=True)
+
+
+class Wrapped(Exception):
+    """An error of the driver as SQLAlchemy passes it on."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"(driver) {text} (Background on this error at: …)")
+        self.orig = driver.sqlite.OperationalError(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "word"),
+    [
+        ("disk I/O error", LedgerFailed, "look after the ledger's disk"),
+        ("database or disk is full", LedgerFailed, "free space"),
+        ("attempt to write a readonly database", LedgerReadOnly, "permissions"),
+    ],
+)
+def test_a_disk_that_fails_while_a_ledger_is_made_is_told_with_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, kind: type[TallystickError], word: str
+) -> None:
+    path = tmp_path / "l.db"
+
+    def fails(*_: object, **__: object) -> None:
+        raise Wrapped(text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(migrate, "migrate", fails)
+        with pytest.raises(kind) as caught:
+            Ledger.open(path, create=True)
+    assert text in str(caught.value)
+    assert "Background" not in str(caught.value)
+    assert word in caught.value.remedy
+    works(path, create=True)
 
 
 def text_file(path: Path) -> None:
