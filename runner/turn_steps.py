@@ -110,42 +110,52 @@ class TurnSteps:
 
     async def _begin(self, talk: Talk) -> Ended:
         try:
-            if await self._is_over(talk):
+            if self._is_over(talk):
                 return await self._conclude(talk)
             talk.start = start_after(talk.past, talk.asking.side.target, self._conversation.spec.resume)
             talk.turns = [] if talk.past is None else list(talk.past.turns[: talk.start.carried])
-            talk.message = await self._next_message(talk)
+            is_to_be_asked = self._conversation.user is not None and isinstance(talk.known_message(), Missing)
+            if not is_to_be_asked:
+                talk.message = await self._next_message(talk)
         except Unsayable as fault:
             with unless_settled(self._ledger, self._run_key, talk.slot):
                 return await self._ends.fail(talk, fault.reason, str(fault))
-        if talk.keeps_state:
+        # A user function is code that may end this process: then its case has to be found in flight.
+        if talk.keeps_state or is_to_be_asked:
             return await self._begin_session(talk)
         return await self._go_on(talk, None)
 
-    async def _is_over(self, talk: Talk) -> bool:
-        """Whether earlier attempts have left nothing to say; only then all of their turns are the talk's."""
+    def _is_over(self, talk: Talk) -> bool:
+        """Whether earlier attempts have left nothing of a script to say; then all of their turns are the talk's."""
         past = talk.past
-        if past is None or not past.turns or not isinstance(past.asked, Missing):
+        if self._conversation.user is not None or past is None or not past.turns:
+            return False
+        if len(past.turns) < len(self._conversation.messages_of(talk.case)):
             return False
         talk.turns, talk.start = list(past.turns), Start(len(past.turns))
-        said = await self._next_message(talk)
-        talk.past = attrs.evolve(past, asked=said)  # where nothing else comes between, it is not asked for again
-        return said is MISSING
+        return True
 
     async def _begin_session(self, talk: Talk) -> Ended:
         opening = self._opening(talk)
         with unless_settled(self._ledger, self._run_key, talk.slot):
             talk.attempt = await self._ledger.write_async(
-                lambda tx: turns.open_session(tx, self._run_key, talk.slot.slot_no, opening),
-                undo=_undo_opening,
+                lambda tx: turns.open_session(tx, self._run_key, talk.slot.slot_no, opening), undo=_undo_opening
             )
         self._tally.move(SlotState.PENDING, SlotState.IN_FLIGHT)
         talk.is_between = True
         crashpoint("session.begun")
-        assert not isinstance(talk.message, Missing)
         async with self._leaving(talk):
-            ended = await self._sessions.begin(talk, talk.message)
-            return await self._go_on(talk, None) if ended is None else ended
+            if talk.keeps_state:
+                try:
+                    talk.message = await self._next_message(talk)
+                except Unsayable as fault:
+                    return await self._ends.fail(talk, fault.reason, str(fault))
+                if isinstance(talk.message, Missing):
+                    return await self._conclude(talk)
+                ended = await self._sessions.begin(talk, talk.message)
+                if ended is not None:
+                    return ended
+            return await self._go_on(talk, None)
 
     def _opening(self, talk: Talk) -> Opening:
         past, held, side = talk.past, talk.asking.side.held, talk.asking.side
