@@ -285,7 +285,7 @@ def test_subclass_that_is_shown_weighs_in_a_run(
 ) -> None:
     monkeypatch.setenv("TALLYSTICK_DEVICE_LOCKS", str(tmp_path / "locks"))
 
-    async def scenario() -> ts.Outcome:
+    async def scenario() -> ts.RunOutcome:
         async with listening(FakeScale().serve) as url:
             order = scale_of_the_docs["order"]({"address": url.removeprefix("http://"), "serial": "SC-9"})
             return await ts.run_async(order, ledger=tmp_path / "l.db")
