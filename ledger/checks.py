@@ -22,7 +22,7 @@ from .processes import ProcessIdentity
 from .schema_rules import transition_rows, triggers, vocabularies
 from .transaction import chained_hash
 
-__all__ = ["Finding", "Severity", "check_ledger", "require_sound"]
+__all__ = ["Finding", "Severity", "check_ledger", "check_rows", "require_sound"]
 
 _EXAMPLES: Final = 3
 _ROWS_MAX: Final = 10_000
@@ -51,6 +51,17 @@ def check_ledger(ledger: Ledger) -> list[Finding]:
             *_dead_workers(ledger, reader),
         ]
     return sorted(found, key=lambda finding: finding.severity is not Severity.ERROR)
+
+
+def check_rows(reader: Reader) -> Iterator[Finding]:
+    """What the rows alone tell: references, rules, chains of events, histories and digests.
+
+    For rows that are in no ledger yet; the file that holds them and the files beside it are not looked at.
+    """
+    broken = (f"{table} -> {parent}" for table, _, parent, _ in reader.each("PRAGMA foreign_key_check"))
+    yield from _one("database.reference", "rows refer to rows that are not there", broken, _REBUILD)
+    for look in (_rules, _events, _history, _digests):
+        yield from look(reader)
 
 
 def require_sound(ledger: Ledger) -> None:

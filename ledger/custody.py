@@ -20,6 +20,7 @@ LOCAL_FROM: Final = 1001
 """Evaluations of a copy, and their budgets, are numbered from here on: so they stay beside those that the run gets
 where it is held, when a later snapshot brings them."""
 
+
 def require_held(tx: Transaction, run_key: int) -> None:
     """Raise CustodyElsewhere unless the run is this ledger's to continue, and to decide on."""
     run_id, custody = tx.row("SELECT run_id, custody FROM runs WHERE run_key = ?", (run_key,))
@@ -60,16 +61,14 @@ def next_number(tx: Transaction, run_key: int, table: str) -> int:
 def elsewhere(tx: Transaction, run_id: str, custody: str) -> CustodyElsewhere:
     """The error for a run that is not this ledger's; says how it came about and what to do."""
     adopt_it = f"or take it over: `tallystick adopt {run_id[:12]} --reason TEXT`"
-    match CustodyState(custody):
-        case CustodyState.COPY:
-            why = _why_copy(tx, run_id)
-            remedy = f"go on with it where it is held, {adopt_it}"
-        case CustodyState.MOVING:
-            why = f"run {run_id} is being moved away"
-            remedy = f"finish the move (`tallystick export {run_id[:12]} --move -o FILE`), {adopt_it}"
-        case CustodyState.MOVED | CustodyState.HELD:
-            why = f"run {run_id} was moved away: its snapshot may go on with it, this ledger may not"
-            remedy = f"go on with it where the snapshot was imported, {adopt_it}"
+    if custody == CustodyState.COPY:
+        why, remedy = _why_copy(tx, run_id), f"go on with it where it is held, {adopt_it}"
+    elif custody == CustodyState.MOVING:
+        why = f"run {run_id} is being moved away"
+        remedy = f"finish the move (`tallystick export {run_id[:12]} --move -o FILE`), {adopt_it}"
+    else:
+        why = f"run {run_id} was moved away: its snapshot may go on with it, this ledger may not"
+        remedy = f"go on with it where the snapshot was imported, {adopt_it}"
     return CustodyElsewhere(why, remedy, run_id)
 
 

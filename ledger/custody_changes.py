@@ -108,12 +108,12 @@ def _begin_move(tx: Transaction, run_id: str, lease_id: str | None) -> None:
 
 def _adopt(tx: Transaction, run_id: str, reason: str, made_by: str) -> Adopted:
     row = tx.row(
-        "SELECT run_key, state, custody, custody_epoch, left_out FROM runs"
+        "SELECT run_key, custody, custody_epoch, left_out FROM runs"
         " WHERE run_id = ? AND state NOT IN ('planning', 'importing')", (run_id,)
     )  # fmt: skip
     if row is None:
         raise RunNotFound(f"there is no run {run_id}", "list them with `tallystick runs`", run_id)
-    run_key, state, custody, epoch, left_out = row
+    run_key, custody, epoch, left_out = row
     if custody == CustodyState.HELD:
         raise UsageError(f"run {run_id} is this ledger's already", "go on with it: `tallystick resume`")
     if left_out is not None:

@@ -14,7 +14,7 @@ from .crashpoints import crashpoint
 from .driver import APPLICATION_ID, Connection, connect, sqlite
 from .schema import SCHEMA_NUMBER
 
-__all__ = ["backup_to", "migrate", "schema_number"]
+__all__ = ["apply_migration", "backup_to", "migrate", "schema_number"]
 
 _SCRIPTS: Final = Path(__file__).parent.parent / "migrations"
 
@@ -52,7 +52,7 @@ def migrate(path: Path, *, backups: Path) -> tuple[int, int]:
         for number in range(before + 1, SCHEMA_NUMBER + 1):
             if number > 1:
                 backup_to(connection, backups / f"before-{number:04d}.db")
-            _apply(connection, number)
+            apply_migration(connection, number)
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         crashpoint("ledger.migrated")
         return before, schema_number(connection)
@@ -83,7 +83,8 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _apply(connection: Connection, number: int) -> None:
+def apply_migration(connection: Connection, number: int) -> None:
+    """Run one migration, a transaction of its own with its version stamp."""
     # Alembic and the engine are needed for creation and upgrade only; opening a ledger must not pay for their import.
     import sqlalchemy
     from alembic import command

@@ -17,7 +17,7 @@ from .states import (
     NextStep,
 )
 
-__all__ = ["transition_rows", "triggers", "vocabularies"]
+__all__ = ["NEVER_CHANGED", "transition_rows", "triggers", "vocabularies"]
 
 _MACHINE_TABLES: Final = {
     "run": "runs",
@@ -35,7 +35,7 @@ _NEVER_DELETED: Final = (
     *("settlements", "budgets", "budget_amendments", "reservations", "evaluations", "evaluation_judges", "judgments"),
     *("sessions", "turns"),
 )
-_NEVER_CHANGED: Final = ("events", "observations", "settlements", "cases", "variants", "budget_amendments", "turns")
+NEVER_CHANGED: Final = ("events", "observations", "settlements", "cases", "variants", "budget_amendments", "turns")
 _EVENTS_WITHOUT_GAPS: Final = (
     "CREATE TRIGGER events_without_gaps BEFORE INSERT ON events"
     " WHEN NEW.event_no <> (SELECT coalesce(max(event_no), 0) + 1 FROM events WHERE run_key = NEW.run_key)"
@@ -67,7 +67,7 @@ def triggers() -> list[str]:
     return [
         *(_transition_trigger(machine, table) for machine, table in _MACHINE_TABLES.items()),
         *(_stays_trigger(table) for table in _NEVER_DELETED),
-        *(_unchanged_trigger(table) for table in _NEVER_CHANGED),
+        *(_unchanged_trigger(table) for table in NEVER_CHANGED),
         _EVENTS_WITHOUT_GAPS,
     ]
 

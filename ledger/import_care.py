@@ -1,0 +1,87 @@
+"""What imports leave behind: folders with unpacked files, and hidden rows of imports whose process died."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from .ledger import Ledger, Reader
+from .location import make_side_folder
+from .processes import ProcessIdentity
+from .snapshot_tables import RUN_TABLES
+from .transaction import Transaction
+
+__all__ = ["discard_half_imported", "discard_run", "import_folder"]
+
+_ROWS_PER_BATCH: Final = 5_000
+_WORKER: Final = "SELECT pid, start_ticks, boot_id, host, ended_us FROM workers WHERE worker_id = ?"
+
+
+@contextlib.contextmanager
+def import_folder(ledger: Ledger) -> Iterator[Path]:
+    """An empty folder beside the ledger for what is unpacked; what dead processes left there is removed."""
+    parent = make_side_folder(ledger.path) / "imports"
+    parent.mkdir(exist_ok=True)
+    _sweep(ledger, parent)
+    folder = parent / f"{ledger.worker_id}-{os.urandom(4).hex()}"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def discard_half_imported(ledger: Ledger) -> int:
+    """Remove the hidden rows of imports whose process is proven dead; returns how many runs they were."""
+    with ledger.reading() as reader:
+        found = reader.rows("SELECT import_id, run_key, worker_id FROM imports WHERE state = 'receiving'")
+        dead = [(import_id, run_key) for import_id, run_key, worker in found if _is_dead(ledger, reader, worker)]
+    for import_id, run_key in dead:
+        discard_run(ledger, import_id, run_key)
+    return len(dead)
+
+
+def discard_run(ledger: Ledger, import_id: str, run_key: int | None) -> None:
+    """Remove the rows of a run that was never shown, in bounded batches, and say so of its import."""
+    if run_key is not None:
+        for table in reversed(RUN_TABLES):
+            if table.name != "runs":
+                _delete(ledger, table.name, [column.name for column in table.primary_key], run_key)
+    ledger.write(lambda tx: _discard_head(tx, import_id, run_key))
+
+
+def _delete(ledger: Ledger, table: str, key: list[str], run_key: int) -> None:
+    names = ", ".join(key)
+    sql = (
+        f"DELETE FROM {table} WHERE ({names}) IN (SELECT {names} FROM {table} WHERE run_key = ?"
+        f" LIMIT {_ROWS_PER_BATCH})"
+    )
+    while ledger.write(lambda tx: tx.change(sql, (run_key,))):
+        pass
+
+
+def _discard_head(tx: Transaction, import_id: str, run_key: int | None) -> None:
+    tx.move("import", "discarded",
+            "UPDATE imports SET state = 'discarded', ended_us = ?, run_key = NULL"
+            " WHERE import_id = ? AND state = 'receiving'", (tx.now_us, import_id))  # fmt: skip
+    if run_key is not None:
+        tx.change("DELETE FROM runs WHERE run_key = ? AND state = 'importing'", (run_key,))
+
+
+def _sweep(ledger: Ledger, parent: Path) -> None:
+    with ledger.reading() as reader:
+        for folder in parent.iterdir():
+            if _is_dead(ledger, reader, folder.name.partition("-")[0]):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_dead(ledger: Ledger, reader: Reader, worker_id: str) -> bool:
+    row = reader.row(_WORKER, (worker_id,))
+    if row is None:
+        return False
+    *identity, ended_us = row
+    return ended_us is not None or ledger.is_dead(worker_id, ProcessIdentity(*identity))

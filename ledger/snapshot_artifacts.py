@@ -1,0 +1,100 @@
+"""The large artifacts of a snapshot: unpacked and verified into a folder of their own by a thread, then taken over."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from .artifacts import file_of
+from .canonical import digest_of_bytes
+from .ledger import Reader
+from .publishing import sync_folder
+from .snapshot_format import ArtifactCount, artifact_member
+from .zip_layout import STORED, Member
+from .zip_reader import NotOurZip, ZipReader
+
+__all__ = ["ArtifactStage"]
+
+
+class ArtifactStage:
+    """Files by digest that no ledger knows of yet; ``members`` are those that hold artifacts."""
+
+    def __init__(self, archive: ZipReader, members: list[Member], folder: Path) -> None:
+        self._archive = archive
+        self._members = members
+        self._folder = folder
+        self._sizes: dict[str, int] = {}
+        self._failure: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._unpack_all, name="tallystick-import", daemon=True)
+
+    @contextlib.contextmanager
+    def begun(self) -> Iterator[None]:
+        """While inside, the thread unpacks; leaving ends it."""
+        self._folder.mkdir()
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            self._thread.join()
+
+    def finish(self, rows: Reader, told: ArtifactCount) -> None:
+        """Wait for the thread, and compare with the rows; raises NotOurZip, and what stopped the thread."""
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        large = 0
+        for digest, size, data in rows.each("SELECT digest, size, data FROM artifacts"):
+            if data is None:
+                large += 1
+                if self._sizes.get(digest) != size:
+                    raise NotOurZip(f"the artifact {digest} of {size} bytes is not in it")
+            elif len(data) != size or digest_of_bytes(data) != digest:
+                raise NotOurZip(f"the artifact {digest} is not what its row says")
+        if large != told.count:
+            raise NotOurZip(f"it has {told.count} artifacts as members, and rows for {large}")
+
+    def take_over(self, artifacts: Path) -> None:
+        """Bring the files to where a ledger keeps them, durably; one that is there is replaced by the same."""
+        changed = {artifacts.parent}
+        for digest in self._sizes:
+            path = file_of(artifacts, digest)
+            for folder in (artifacts, path.parent):
+                if not folder.is_dir():
+                    folder.mkdir()
+                    changed |= {folder.parent, folder}
+            file_of(self._folder, digest).replace(path)
+            changed.add(path.parent)
+        for folder in sorted(changed, key=lambda one: len(one.parts), reverse=True):
+            sync_folder(folder)
+
+    def _unpack_all(self) -> None:
+        try:
+            for member in self._members:
+                if self._stop.is_set():
+                    return
+                self._unpack(member)
+        except BaseException as problem:  # noqa: BLE001 - raised by `finish`, in the thread that waits
+            self._failure = problem
+
+    def _unpack(self, member: Member) -> None:
+        digest = f"sha256:{member.name.rpartition('/')[2]}"
+        if member.name != artifact_member(digest) or len(digest) != 71 or member.method != STORED:
+            raise NotOurZip(f"{member.name} is no artifact's name")
+        path = file_of(self._folder, digest)
+        path.parent.mkdir(exist_ok=True)
+        hashed = hashlib.sha256()
+        with path.open("xb") as file:
+            for chunk in self._archive.chunks(member):
+                hashed.update(chunk)
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        if f"sha256:{hashed.hexdigest()}" != digest:
+            raise NotOurZip(f"{member.name} has other bytes than its name says")
+        self._sizes[digest] = member.size

@@ -1,0 +1,198 @@
+"""Moving a copy forward: a later snapshot of a run that is here brings what happened since.
+
+What differs is put aside in the snapshot's own scratch rows, outside every transaction; the transaction that shows it
+writes that and nothing else, so that it takes as long as the difference is large. Evaluations that were made here stay:
+their events follow the run's new ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import attrs
+from sqlalchemy import Table
+
+from .custody import LOCAL_FROM
+from .errors import RunBusy, SnapshotInvalid
+from .history import history_at
+from .history_budgets import budgets_by_replay
+from .ledger import Ledger, Reader
+from .processes import ProcessIdentity
+from .schema_rules import NEVER_CHANGED
+from .snapshot_compare import Comparison, is_local
+from .snapshot_format import RunEntry
+from .snapshot_tables import RUN_TABLES, columns_of, insert_into, key_of, rows_of_run
+from .snapshot_verify import VerifiedSnapshot
+from .transaction import Transaction
+
+__all__ = ["Forward", "prepare_forward"]
+
+_SEPARATE: Final = ("runs", "events")
+
+
+@attrs.frozen
+class Forward:
+    """What is new of a run, put aside; ``dead`` are leases whose holders are proven dead."""
+
+    snapshot: VerifiedSnapshot
+    entry: RunEntry
+    comparison: Comparison
+    run_key: int
+    dead: tuple[str, ...]
+
+    def apply(self, tx: Transaction) -> None:
+        """Write it; raises RunBusy when the run has changed here since it was compared."""
+        self._refuse_changed(tx)
+        # Deleting and writing anew is what the rules allow of a run that is hidden; nobody sees it so.
+        tx.move("run", "importing", "UPDATE runs SET state = 'importing' WHERE run_key = ?", (self.run_key,))
+        tx.execute("PRAGMA defer_foreign_keys=ON")
+        local = self._take_local_events(tx)
+        for table in RUN_TABLES:
+            if table.name not in _SEPARATE:
+                self._write(tx, table)
+        self._add_events(tx, local)
+        self._update_run(tx)
+        if local:
+            self._mend_local(tx)
+
+    def _refuse_changed(self, tx: Transaction) -> None:
+        number, digest = tx.row(
+            "SELECT event_no, hash FROM events WHERE run_key = ? ORDER BY event_no DESC LIMIT 1", (self.run_key,)
+        )
+        for lease_id in self.dead:
+            tx.change("UPDATE leases SET state = 'lost', ended_us = ?, reason = 'its process died'"
+                      " WHERE lease_id = ? AND state = 'held'", (tx.now_us, lease_id))  # fmt: skip
+        held = tx.row("SELECT 1 FROM leases WHERE run_key = ? AND state IN ('held', 'waiting')", (self.run_key,))
+        if (number, bytes(digest)) != (self.comparison.ours, self.comparison.newest_hash) or held is not None:
+            raise _busy(self.entry.run, "another process")
+
+    def _write(self, tx: Transaction, table: Table) -> None:
+        sql, fixed = insert_into(table, run_key=self.run_key)
+        rows = self.snapshot.rows.each(f"SELECT * FROM {_aside(table, self.run_key)}")
+        tx.cursor.executemany(sql.replace("INSERT", "INSERT OR REPLACE", 1), ((*fixed, *row) for row in rows))
+
+    def _take_local_events(self, tx: Transaction) -> list[tuple[str, int, str]]:
+        found = tx.rows(
+            "SELECT kind, at_us, body FROM events WHERE run_key = ? AND event_no > ? ORDER BY event_no",
+            (self.run_key, self.comparison.shared),
+        )
+        tx.change("DELETE FROM events WHERE run_key = ? AND event_no > ?", (self.run_key, self.comparison.shared))
+        tx.forget_heads()
+        return found
+
+    def _add_events(self, tx: Transaction, local: list[tuple[str, int, str]]) -> None:
+        table = next(table for table in RUN_TABLES if table.name == "events")
+        sql, fixed = insert_into(table, run_key=self.run_key)
+        rows = self.snapshot.rows.each(
+            f"SELECT {', '.join(columns_of(table))} FROM events WHERE run_key = ? AND event_no > ? ORDER BY event_no",
+            (self.snapshot.run_key(self.entry), self.comparison.shared),
+        )
+        tx.cursor.executemany(sql, ((*fixed, *row) for row in rows))
+        tx.forget_heads()
+        now_us = tx.now_us
+        for kind, at_us, body in local:
+            # The set of a local evaluation ends at a shared event: the run's own events after it are not the same now.
+            tx.now_us = at_us
+            tx.event(self.run_key, kind, _with_shared_set(kind, json.loads(body), self.comparison.shared))
+        tx.now_us = now_us
+
+    def _update_run(self, tx: Transaction) -> None:
+        names = columns_of(RUN_TABLES[0])
+        row = self.snapshot.rows.row(rows_of_run(RUN_TABLES[0], self.snapshot.run_key(self.entry)))
+        values = {**dict(zip(names, row, strict=True)), "custody": self.comparison.custody,
+                  "custody_epoch": self.comparison.epoch}  # fmt: skip
+        changes = ", ".join(f"{name} = ?" for name in values)
+        tx.change(f"UPDATE runs SET {changes} WHERE run_key = ?", (*values.values(), self.run_key))
+
+    def _mend_local(self, tx: Transaction) -> None:
+        """What local evaluations share with the run: the ends of their sets, and the sums of budgets."""
+        shared = self.comparison.shared
+        tx.change(
+            "UPDATE evaluations SET set_at_event = min(set_at_event, ?), set_read_to = min(set_read_to, ?)"
+            " WHERE run_key = ? AND evaluation_no >= ?", (shared, shared, self.run_key, LOCAL_FROM),
+        )  # fmt: skip
+        reader = Reader(tx.cursor.connection, self.snapshot.rows.artifacts)
+        for state in budgets_by_replay(reader, history_at(reader, self.run_key)):
+            tx.change(
+                "UPDATE budgets SET held = ?1, settled = ?2, unknown_uses = ?3, overrun = CASE kind WHEN 'hard'"
+                " THEN max(?4, ?1 + ?2 - limit_amount) ELSE ?4 END WHERE run_key = ?5 AND budget_no = ?6",
+                (state.held, state.settled, state.unknown_uses, state.overrun, self.run_key, state.plan.budget_no),
+            )  # fmt: skip
+
+
+@contextlib.contextmanager
+def prepare_forward(
+    ledger: Ledger, snapshot: VerifiedSnapshot, entry: RunEntry, comparison: Comparison
+) -> Iterator[Forward]:
+    """Put aside what is new of the run; raises RunBusy and SnapshotInvalid."""
+    assert comparison.run_key is not None
+    run_key, their_key = comparison.run_key, snapshot.run_key(entry)
+    tables = [table for table in RUN_TABLES if table.name not in _SEPARATE]
+    with ledger.reading() as reader:
+        dead = _dead_leases(ledger, reader, run_key, entry.run)
+        for table in tables:
+            _put_aside(reader, snapshot.rows, table, (run_key, their_key))
+    try:
+        yield Forward(snapshot, entry, comparison, run_key, dead)
+    finally:
+        for table in tables:
+            snapshot.rows.execute(f"DROP TABLE {_aside(table, run_key)}")
+
+
+def _dead_leases(ledger: Ledger, reader: Reader, run_key: int, run_id: str) -> tuple[str, ...]:
+    found = reader.rows(
+        "SELECT l.lease_id, l.worker_id, w.pid, w.start_ticks, w.boot_id, w.host, w.ended_us FROM leases l"
+        " LEFT JOIN workers w ON w.worker_id = l.worker_id WHERE l.run_key = ? AND l.state IN ('held', 'waiting')",
+        (run_key,),
+    )
+    for _, worker_id, *identity, ended_us in found:
+        if ended_us is None and not (worker_id and ledger.is_dead(worker_id, ProcessIdentity(*identity))):
+            raise _busy(run_id, f"process {identity[0]} (worker {worker_id})")
+    return tuple(row[0] for row in found)
+
+
+def _put_aside(ours: Reader, theirs: Reader, table: Table, run_keys: tuple[int, int]) -> None:
+    """A table with the rows that are not here as they are there, in the order of their keys."""
+    names, (our_key, their_key) = columns_of(table), run_keys
+    aside = _aside(table, our_key)
+    theirs.execute(f"CREATE TABLE {aside} AS SELECT {', '.join(names)} FROM {table.name} WHERE 0")
+    insert = f"INSERT INTO {aside} VALUES ({', '.join('?' * len(names))})"
+    places = [names.index(name) for name in key_of(table)]
+    mine = ours.each(rows_of_run(table, our_key))
+    next_mine = next(mine, None)
+    theirs.execute("BEGIN")
+    for row in theirs.each(rows_of_run(table, their_key)):
+        key = [row[place] for place in places]
+        while next_mine is not None and [next_mine[place] for place in places] < key:
+            next_mine = next(mine, None)
+        is_here = next_mine is not None and [next_mine[place] for place in places] == key
+        if is_here and next_mine == row:
+            continue
+        if is_here and table.name in NEVER_CHANGED:
+            raise _changed(table.name, key)
+        theirs.execute(insert, row)
+    theirs.execute("COMMIT")
+
+
+def _aside(table: Table, run_key: int) -> str:
+    return f"aside_{table.name}_{run_key}"
+
+
+def _with_shared_set(kind: str, body: dict[str, Any], shared: int) -> dict[str, Any]:
+    assert is_local(kind, body)
+    return {**body, "set_at": min(body["set_at"], shared)} if "set_at" in body else body
+
+
+def _changed(table: str, key: list[Any]) -> SnapshotInvalid:
+    place = f"{table} {'/'.join(map(str, key))}"
+    return SnapshotInvalid(
+        f"the snapshot tells otherwise of {place} than this ledger, where that is never changed",
+        "import it into a ledger of its own, or one that was exported without --slots and --redact", place=place,
+    )  # fmt: skip
+
+
+def _busy(run_id: str, who: str) -> RunBusy:
+    return RunBusy(f"run {run_id} is in use by {who}", "wait for it, or stop it, then import again", run_id, who)

@@ -1,0 +1,233 @@
+"""Verifying a snapshot completely, before a ledger is touched: its layout, every member, every row, every promise.
+
+The file may have been made to do harm. Memory is bounded by a megabyte of rows and the names of the members; the disk
+by what the file announces, which is compared with the space that is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+from pydantic import ValidationError
+
+from .check_rules import Severity
+from .checks import check_rows
+from .crashpoints import crashpoint
+from .errors import LedgerFailed, SnapshotInvalid, SnapshotNewer
+from .ledger import Reader
+from .schema import SCHEMA_NUMBER
+from .snapshot_artifacts import ArtifactStage
+from .snapshot_format import (
+    FORMAT,
+    MANIFEST,
+    MANIFEST_MAX,
+    Manifest,
+    RunEntry,
+    manifest_bytes,
+    rows_member,
+    snapshot_digest,
+)
+from .snapshot_scratch import RowsUnfit, Scratch
+from .snapshot_tables import TABLES_LEFT_OUT
+from .zip_reader import NotOurZip, ZipReader
+
+__all__ = ["VerifiedSnapshot", "verified"]
+
+_REMEDY: Final = "ask whoever made it for another export; nothing was taken from it"
+
+
+@attrs.frozen
+class VerifiedSnapshot:
+    """A snapshot of which everything holds. Its rows stand in ``rows`` in the newest schema, runs numbered from 1.
+
+    ``artifacts`` has the large ones as files.
+    """
+
+    path: Path
+    manifest: Manifest
+    rows: Reader
+    artifacts: ArtifactStage
+
+    def run_key(self, entry: RunEntry) -> int:
+        """The number of the run among ``rows``."""
+        return self.manifest.runs.index(entry) + 1
+
+
+@contextlib.contextmanager
+def verified(path: Path, folder: Path) -> Iterator[VerifiedSnapshot]:
+    """The snapshot at that path, verified; ``folder`` is empty and holds what is unpacked meanwhile.
+
+    Raises SnapshotInvalid, naming the place, SnapshotNewer, and LedgerFailed where the disk is full.
+    """
+    try:
+        with _opened(path) as archive, contextlib.ExitStack() as stack:
+            manifest = _manifest(archive, path)
+            _refuse_too_large(manifest, folder, path)
+            members = archive.members[len(manifest.members) : -1]
+            stage = ArtifactStage(archive, members, folder / "artifacts")
+            stack.enter_context(stage.begun())  # by a thread of its own, while the rows are looked at
+            rows = stack.enter_context(Scratch(folder, schema_number=manifest.schema_number))
+            _load(archive, manifest, rows)
+            _look(manifest, rows.reader)
+            stage.finish(rows.reader, manifest.artifacts)
+            crashpoint("import.verified")
+            yield VerifiedSnapshot(path, manifest, rows.reader, stage)
+    except (NotOurZip, RowsUnfit) as problem:
+        raise SnapshotInvalid(f"{path} is no sound snapshot: {problem}", _REMEDY, str(path), str(problem)) from problem
+    except OSError as problem:
+        raise LedgerFailed(
+            f"{path} could not be unpacked ({problem.strerror})",
+            "free space on the ledger's disk, then import it again",
+        ) from problem
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[ZipReader]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError as problem:
+        raise SnapshotInvalid(f"{path} cannot be read ({problem.strerror})", "name a snapshot", str(path)) from problem
+    try:
+        if not path.is_file():
+            raise NotOurZip("it is not a file")
+        yield ZipReader(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _manifest(archive: ZipReader, path: Path) -> Manifest:
+    last = archive.members[-1] if archive.members else None
+    if last is None or last.name != MANIFEST:
+        raise NotOurZip(f"its last member is not {MANIFEST}")
+    if last.size > MANIFEST_MAX:
+        raise NotOurZip(f"{MANIFEST} has {last.size} bytes")
+    text = b"".join(archive.chunks(last))
+    _refuse_newer(text, path)
+    try:
+        manifest = Manifest.model_validate_json(text)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise NotOurZip(f"{MANIFEST}, {place}: {first['msg']}") from problem
+    if manifest_bytes(manifest) != text:
+        raise NotOurZip(f"{MANIFEST} is not written as manifests are")
+    if snapshot_digest(manifest) != manifest.digest:
+        raise NotOurZip(f"{MANIFEST} has another digest than it says")
+    _refuse_other_members(archive, manifest)
+    return manifest
+
+
+def _refuse_newer(text: bytes, path: Path) -> None:
+    try:
+        said = json.loads(text)
+        form, number = said["format"], said["schema_number"]
+    except (ValueError, TypeError, KeyError, RecursionError) as problem:
+        raise NotOurZip(f"{MANIFEST} is not one") from problem
+    known = isinstance(form, str) and form.startswith("tallystick.snapshot/")
+    if (known and form != FORMAT) or (form == FORMAT and type(number) is int and number > SCHEMA_NUMBER):
+        raise SnapshotNewer(
+            f"the snapshot {path} has the form {form} with schema {number}, and this version knows {FORMAT} with"
+            f" schemas up to {SCHEMA_NUMBER}", "use the newer version of tallystick that made it", str(path),
+        )  # fmt: skip
+
+
+def _refuse_other_members(archive: ZipReader, manifest: Manifest) -> None:
+    """The members are those of the manifest in its order, then artifacts, then the manifest."""
+    rows, rest = archive.members[: len(manifest.members)], archive.members[len(manifest.members) : -1]
+    for told, found in zip(manifest.members, rows, strict=False):
+        if (told.name, told.size) != (found.name, found.size):
+            raise NotOurZip(f"{found.name} stands where {MANIFEST} says {told.name} of {told.size} bytes")
+    if len(rows) != len(manifest.members):
+        raise NotOurZip(f"{MANIFEST} tells of {len(manifest.members)} members with rows, and there are {len(rows)}")
+    strangers = [member.name for member in rest if not member.name.startswith("artifacts/")]
+    if strangers:
+        raise NotOurZip(f"{MANIFEST} does not tell of {strangers[0]}")
+    if (len(rest), sum(member.size for member in rest)) != (manifest.artifacts.count, manifest.artifacts.bytes):
+        raise NotOurZip(f"{MANIFEST} tells of other artifacts than there are")
+    runs = [entry.run for entry in manifest.runs]
+    if runs != sorted(set(runs)):
+        raise NotOurZip(f"{MANIFEST} does not name every run once and in order")
+
+
+def _refuse_too_large(manifest: Manifest, folder: Path, path: Path) -> None:
+    # Rows are unpacked into a scratch file and written into the ledger, each about as large as their text.
+    needed = 2 * sum(member.size for member in manifest.members) + manifest.artifacts.bytes
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise LedgerFailed(
+            f"{path} would unpack to about {needed:,} bytes, and the ledger's disk has {free:,} left",
+            "free space on the ledger's disk, then import it again",
+        )
+
+
+def _load(archive: ZipReader, manifest: Manifest, rows: Scratch) -> None:
+    keys = {entry.run: key for key, entry in enumerate(manifest.runs, start=1)}
+    found: dict[str, Counter[str]] = {run: Counter() for run in ("", *keys)}
+    parts: Counter[tuple[str, str]] = Counter()
+    for told, member in zip(manifest.members, archive.members, strict=False):
+        folder, _, file = told.name.rpartition("/")
+        run, table = folder.removeprefix("runs/") if folder != "shared" else "", file[: -len("-0001.jsonl")]
+        parts[run, table] += 1
+        if run not in found or table not in manifest.columns or table in TABLES_LEFT_OUT or _is_inner(table):
+            raise NotOurZip(f"{told.name} is nothing that a snapshot holds")
+        if told.name != rows_member(table, parts[run, table], run or None):
+            raise NotOurZip(f"{told.name} is out of order")
+        hashed = hashlib.sha256()
+        chunks = _hashed(archive.chunks(member), hashed)
+        count = rows.load(table, manifest.columns[table], chunks, run_key=keys.get(run), place=told.name)
+        if count != told.rows or f"sha256:{hashed.hexdigest()}" != told.digest:
+            raise NotOurZip(f"{told.name} has other rows than {MANIFEST} says")
+        found[run][table] += count
+    for entry in manifest.runs:
+        _compare_counts(entry.rows, found[entry.run], f"run {entry.run}")
+        rows.add_run(keys[entry.run], custody="copy", epoch=entry.epoch)
+    _compare_counts(manifest.shared, found[""], "what the runs share")
+    rows.finish()
+
+
+def _is_inner(table: str) -> bool:
+    """A table of SQLite or of the migrations."""
+    return table.startswith(("sqlite_", "alembic_"))
+
+
+def _hashed(chunks: Iterable[bytes], hashed: Any) -> Iterator[bytes]:
+    for chunk in chunks:
+        hashed.update(chunk)
+        yield chunk
+
+
+def _compare_counts(told: dict[str, int], found: Counter[str], where: str) -> None:
+    for table in sorted(told.keys() | found.keys()):
+        if told.get(table, 0) != found[table]:
+            raise NotOurZip(f"{where} has {found[table]} rows of {table}, and {MANIFEST} says {told.get(table, 0)}")
+
+
+_RUN: Final = (
+    "SELECT r.run_id, r.name, r.state, r.planned, e.event_no, lower(hex(e.hash)) FROM runs r"
+    " LEFT JOIN events e ON e.run_key = r.run_key WHERE r.run_key = ? ORDER BY e.event_no DESC LIMIT 1"
+)
+
+
+def _look(manifest: Manifest, rows: Reader) -> None:
+    """The rows keep every promise that a ledger keeps, and are what the manifest says of them."""
+    for key, entry in enumerate(manifest.runs, start=1):
+        told = (entry.run, entry.name, entry.state, entry.planned, entry.event_no, entry.event_hash)
+        if (found := rows.row(_RUN, (key,))) != told:
+            raise NotOurZip(f"run {entry.run} is {found}, and {MANIFEST} says {told}")
+    if (count := rows.row("SELECT count(*) FROM runs")[0]) != len(manifest.runs):
+        raise NotOurZip(f"it has {count} runs, and {MANIFEST} says {len(manifest.runs)}")
+    holders = rows.row("SELECT lease_id FROM leases WHERE state NOT IN ('released', 'lost', 'revoked')")
+    if holders is not None:
+        raise NotOurZip(f"the lease {holders[0]} has not ended")
+    for finding in check_rows(rows):
+        if finding.severity is Severity.ERROR:
+            raise NotOurZip(f"{finding.code}: {finding.what}")

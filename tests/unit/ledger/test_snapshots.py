@@ -1,0 +1,147 @@
+"""Snapshots: what travels, that the same runs give the same bytes, and what importing makes of a run."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tallystick.ledger import artifacts
+from tallystick.ledger.checks import check_ledger
+from tallystick.ledger.errors import LedgerDamaged, RunNotFound, UsageError
+from tallystick.ledger.ledger import Ledger
+from tallystick.ledger.schema import metadata
+from tallystick.ledger.snapshot_export import export_runs
+from tallystick.ledger.snapshot_import import import_snapshot
+from tallystick.ledger.snapshot_tables import COLUMNS_LEFT_OUT, RUN_TABLES, SHARED_TABLES, TABLES_LEFT_OUT, columns_of
+from tests.unit.ledger.factories import every, new_ledger, one
+from tests.unit.ledger.snapshots import LARGE, exported, full_run, go_on, rows_of
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Ledger]:
+    """Another ledger in another folder."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    with new_ledger(folder) as opened:
+        yield opened
+
+
+def findings(ledger: Ledger) -> list[str]:
+    return [f"{one.code}: {one.what}" for one in check_ledger(ledger)]
+
+
+def test_every_table_and_column_travels_or_is_named_with_a_reason() -> None:
+    carried = {table.name for table in (*RUN_TABLES, *SHARED_TABLES)}
+    assert carried.isdisjoint(TABLES_LEFT_OUT)
+    assert carried | TABLES_LEFT_OUT.keys() == set(metadata.tables)
+    for table in (*RUN_TABLES, *SHARED_TABLES):
+        missing = {column.name for column in table.columns} - {"run_key"} - set(columns_of(table))
+        assert missing == set(COLUMNS_LEFT_OUT.get(table.name, {}))
+
+
+def test_a_run_comes_out_of_a_snapshot_as_it_went_in(ledger: Ledger, elsewhere: Ledger, tmp_path: Path) -> None:
+    run = full_run(ledger)
+    made = exported(ledger, run.run_id, tmp_path / "s.zip")
+    told = import_snapshot(elsewhere, tmp_path / "s.zip")
+    assert rows_of(elsewhere, run.run_id) == rows_of(ledger, run.run_id)
+    assert [(one.run_id, one.became, one.custody) for one in told.runs] == [(run.run_id, "new", "copy")]
+    assert told.digest == made.digest
+    assert findings(elsewhere) == []
+
+
+def test_the_same_run_gives_the_same_bytes_also_from_the_ledger_that_took_it_in(
+    ledger: Ledger, elsewhere: Ledger, tmp_path: Path
+) -> None:
+    run = full_run(ledger)
+    exported(ledger, run.run_id, tmp_path / "one.zip")
+    exported(ledger, run.run_id, tmp_path / "two.zip")
+    import_snapshot(elsewhere, tmp_path / "one.zip")
+    exported(elsewhere, run.run_id, tmp_path / "three.zip")
+    first = (tmp_path / "one.zip").read_bytes()
+    assert (tmp_path / "two.zip").read_bytes() == first
+    assert (tmp_path / "three.zip").read_bytes() == first
+
+
+def test_a_second_import_changes_nothing(ledger: Ledger, elsewhere: Ledger, tmp_path: Path) -> None:
+    run = full_run(ledger)
+    exported(ledger, run.run_id, tmp_path / "s.zip")
+    assert import_snapshot(elsewhere, tmp_path / "s.zip").changed
+    before = every(elsewhere, "SELECT * FROM imports"), rows_of(elsewhere, run.run_id)
+    again = import_snapshot(elsewhere, tmp_path / "s.zip")
+    assert not again.changed
+    assert (every(elsewhere, "SELECT * FROM imports"), rows_of(elsewhere, run.run_id)) == before
+
+
+def test_a_snapshot_of_a_run_that_is_executed_is_of_one_instant(
+    ledger: Ledger, elsewhere: Ledger, tmp_path: Path
+) -> None:
+    run = full_run(ledger, leave=False)
+    exported(ledger, run.run_id, tmp_path / "s.zip")
+    import_snapshot(elsewhere, tmp_path / "s.zip")
+    assert one(elsewhere, "SELECT state FROM slots WHERE slot_no = 7") == ("in_flight",)
+    assert every(elsewhere, "SELECT state, reason FROM leases") == [("lost", "left behind by a snapshot")]
+    assert findings(elsewhere) == []
+
+
+def test_several_runs_travel_together_with_what_they_share(ledger: Ledger, elsewhere: Ledger, tmp_path: Path) -> None:
+    runs = [full_run(ledger, name=name).run_id for name in ("a", "b")]
+    made = export_runs(ledger, [*runs, *runs], tmp_path / "s.zip")
+    assert [entry.run for entry in made.manifest.runs] == sorted(runs)
+    assert len(import_snapshot(elsewhere, tmp_path / "s.zip").runs) == 2
+    for run_id in runs:
+        assert rows_of(elsewhere, run_id) == rows_of(ledger, run_id)
+    digest = one(ledger, "SELECT raw_artifact FROM dispatches WHERE raw_artifact IS NOT NULL")[0]
+    with elsewhere.reading() as reader:
+        assert artifacts.get(reader, digest) == LARGE
+
+
+def test_a_snapshot_is_an_ordinary_zip_file_and_names_no_folder_and_no_machine(ledger: Ledger, tmp_path: Path) -> None:
+    run = full_run(ledger)
+    exported(ledger, run.run_id, tmp_path / "s.zip")
+    with zipfile.ZipFile(tmp_path / "s.zip") as archive:
+        assert archive.testzip() is None
+        contents = b"\n".join(archive.read(name) for name in archive.namelist())
+    boot, host = one(ledger, "SELECT boot_id, host FROM workers")
+    for secret in (str(tmp_path), boot, host):
+        assert secret.encode() not in contents
+    assert str(tmp_path).encode() not in (tmp_path / "s.zip").read_bytes()
+
+
+def test_a_later_snapshot_moves_a_copy_forward(ledger: Ledger, elsewhere: Ledger, tmp_path: Path) -> None:
+    run = full_run(ledger)
+    exported(ledger, run.run_id, tmp_path / "s.zip")
+    import_snapshot(elsewhere, tmp_path / "s.zip")
+    go_on(ledger, run.run_id)
+    exported(ledger, run.run_id, tmp_path / "later.zip")
+    (told,) = import_snapshot(elsewhere, tmp_path / "later.zip").runs
+    assert (told.became, told.event_before < told.event_no) == ("forward", True)
+    assert rows_of(elsewhere, run.run_id) == rows_of(ledger, run.run_id)
+    assert findings(elsewhere) == []
+    assert not import_snapshot(elsewhere, tmp_path / "later.zip").changed
+    (told,) = import_snapshot(elsewhere, tmp_path / "s.zip").runs
+    assert told.became == "unchanged"
+
+
+def test_nothing_is_written_to_a_path_that_is_taken(ledger: Ledger, tmp_path: Path) -> None:
+    run = full_run(ledger)
+    (tmp_path / "s.zip").write_text("mine")
+    with pytest.raises(UsageError, match="--force"):
+        export_runs(ledger, [run.run_id], tmp_path / "s.zip")
+    with pytest.raises(UsageError, match="does not exist"):
+        export_runs(ledger, [run.run_id], tmp_path / "no" / "s.zip")
+    with pytest.raises(RunNotFound):
+        export_runs(ledger, ["nothing"], tmp_path / "other.zip")
+    assert (tmp_path / "s.zip").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir() if "zip" in path.name) == ["s.zip"]
+
+
+def test_a_damaged_artifact_is_not_exported(ledger: Ledger, tmp_path: Path) -> None:
+    run = full_run(ledger)
+    (path, *_) = artifacts.files_in(ledger.artifacts)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(LedgerDamaged, match="its bytes have changed"):
+        export_runs(ledger, [run.run_id], tmp_path / "s.zip")
+    assert not list(tmp_path.glob("*zip*"))
