@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import struct
 import sys
 import time
@@ -100,8 +101,19 @@ class SharedLockFile(LockFile):
 
 
 def open_shared(path: Path, *, create: bool = True) -> int:
-    """A descriptor of a file that every user of the host may write to; links are not followed."""
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    """A descriptor of a file that every user of the host may write to.
+
+    No link is followed, no pipe is waited for: raises OSError for what is no file.
+    """
+    descriptor = _open_or_create(path, create=create)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EISDIR, "it is no file", str(path))
+
+
+def _open_or_create(path: Path, *, create: bool) -> int:
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         # First without O_CREAT: where regular files are protected, it may not name another user's in a sticky folder.
         return os.open(path, flags)

@@ -146,7 +146,7 @@ class HostClaims:
     def quarantine(self, resource: str, reason: str) -> None:
         """Let no ledger of this host have the device before an operator has looked at it."""
         with self._folder.gate():
-            self._folder.keep_note(self._quarantine_path(resource), reason)
+            self._folder.keep_note(self._quarantine_path(resource), f"{reason}, in {self._ledger.path}")
 
     def clear(self, resource: str) -> bool:
         """An operator has looked at the device; says whether it was in quarantine on this host."""

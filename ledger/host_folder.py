@@ -8,6 +8,7 @@ on: the kernel frees it at a death, and keeps it through SIGSTOP. The *gate* is 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -194,9 +195,14 @@ class HostFolder:
     def note(self, path: Path) -> str:
         """What a file says, empty where it is not there."""
         try:
-            return path.read_text(encoding="utf-8", errors="replace")
+            # Anybody may put anything here: no link is followed, and no pipe is waited for.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return ""
+        try:
+            return os.read(descriptor, _ENTRY_BYTES).decode("utf-8", "replace")
+        finally:
+            os.close(descriptor)
 
     def keep_note(self, path: Path, text: str) -> None:
         """Have a file say this, synced; nothing takes it away. Inside the gate."""
@@ -238,6 +244,10 @@ class HostFolder:
                 return None
             except PermissionError:
                 return Found(path, None, True)
+            except OSError as problem:
+                if problem.errno in (errno.ELOOP, errno.EISDIR):
+                    return None  # a link, a folder, a pipe: nothing that we ever put there
+                raise
             try:
                 is_locked, entry = lock.holder() is not None, _read(lock.read(_ENTRY_BYTES))
             finally:

@@ -232,7 +232,7 @@ def test_a_quarantine_of_another_ledger_is_seen_and_can_be_cleared_here(project:
     ledger.write(lambda tx: leases.release(tx, held.set_id))
     HostClaims(ledger).quarantine("atlas:SN-42", "it smokes (by their run)")
     line = project.give("device", "list", "--json").document["devices"][0]
-    assert (line["state"], line["quarantine"]) == ("quarantined", "it smokes (by their run)")
+    assert (line["state"], line["quarantine"]) == ("quarantined", f"it smokes (by their run), in {ledger.path}")
     assert project.give("device", "clear", "atlas:SN-42", "--reason", "new fuse").status == 0
     assert project.give("device", "list", "--json").document["devices"][0]["state"] == "free"
 

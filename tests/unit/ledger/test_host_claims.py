@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+import attrs
 import pytest
 
 from tallystick.ledger import leases
@@ -344,6 +345,42 @@ def test_a_link_in_place_of_a_file_is_not_followed(
     with pytest.raises(DeviceLocksUnusable):
         claims[0].take(granted_to(ledgers[0], A), [A])
     assert precious.read_text() == "as it was"
+
+
+@pytest.mark.parametrize("what", ["link", "folder", "pipe"])
+def test_what_is_no_file_of_ours_is_passed_over_and_never_waited_for(
+    what: str, tmp_path: Path, place: Path, ledgers: list[Ledger], claims: list[HostClaims]
+) -> None:
+    claims[0].take(granted_to(ledgers[0], C), [C])
+    folder = host_folder(place).device("atlas:A")
+    for strange in (folder / "claims" / "strange", folder / "line" / "strange"):
+        strange.parent.mkdir(parents=True)
+        make = {"link": lambda path: path.symlink_to(tmp_path), "folder": Path.mkdir, "pipe": os.mkfifo}
+        make[what](strange)
+    assert isinstance(claims[0].take(granted_to(ledgers[0], A), [A]), Claimed)
+    assert [one.entry is not None for one in claims[1].holders("atlas:A")] == [True]
+
+
+def test_a_claim_of_another_boot_has_run_out_and_one_of_another_host_never_does(
+    ledgers: list[Ledger], claims: list[HostClaims], place: Path, clock: HandClock
+) -> None:
+    mine = granted_to(ledgers[0], A)
+    claims[0].take(mine, [A])
+    (found,) = host_folder(place).entries(host_folder(place).device("atlas:A") / "claims")
+    assert found.entry is not None
+
+    def is_said_by(**changes: str) -> bool:
+        """Whether the claim counts when its process says this of itself."""
+        assert found.entry is not None
+        process = attrs.evolve(found.entry.process, **changes)
+        host_folder(place).rewrite(found.path, attrs.evolve(found.entry, process=process))
+        return bool(claims[1].holders("atlas:A"))
+
+    assert is_said_by()
+    assert not is_said_by(boot_id="another")
+    clock.us += 10 * LEASE_US
+    assert not is_said_by()
+    assert is_said_by(host="elsewhere", boot_id="another")
 
 
 def test_the_folder_is_the_named_one_or_one_that_all_users_share(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,18 @@ def test_a_killed_holder_is_replaced_at_the_first_look_and_a_stopped_one_is_not(
         child.kill()
         assert isinstance(polled(ledger, mine), Granted)
         assert lease_states(ledger, held) == [("line:1", "lost")]
+
+
+@pytest.mark.parametrize("pid", [1, os.getpid()])
+def test_a_death_is_proven_whoever_has_the_pid_now(pid: int, real: Ledger) -> None:
+    """Pid 1 is everybody's in containers, and a pid that is free again soon belongs to another process."""
+    with Child("hold_devices", real.path, "line:1") as dead, Child("hold_devices", real.path, "line:2") as alive:
+        held, kept = dead.line(), alive.line()
+        dead.kill()
+        real.write(lambda tx: tx.change("UPDATE workers SET pid = ?", (pid,)))
+        assert isinstance(polled(real, line_up(real, PLAIN)), Granted)
+        assert lease_states(real, held) == [("line:1", "lost")]
+        assert blocked_by(polled(real, line_up(real, OTHER_PLAIN))) == [("line:2", "held", kept)]
 
 
 def test_a_waiter_that_was_killed_keeps_nobody_waiting(real: Ledger) -> None:
