@@ -138,7 +138,12 @@ def test_device_in_quarantine_needs_a_decision_and_the_other_variant_goes_on(
 
 def test_late_line_is_nobodys_answer_in_a_run(instrument: Instrument, tmp_path: Path) -> None:
     target = line(instrument, echo="ECHO {{nonce}}", if_unknown="repeat", drain_seconds=5.0)
-    released = threading.Thread(target=lambda: (instrument.wait_for("waiting g"), instrument.tell("go g")))
+
+    def release() -> None:
+        instrument.wait_for("waiting g")
+        instrument.tell("go g")
+
+    released = threading.Thread(target=release)
     released.start()
     held = asked("first", hold="g")
     outcome = go(tmp_path, target, held, asked("second"), asked("third"))
