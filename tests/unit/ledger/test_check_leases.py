@@ -35,8 +35,9 @@ def two_holders(ledger: Ledger) -> None:
         if slot_no == 1:
             ledger.write(lambda tx, key=key: observe(tx, key))  # type: ignore[misc]
             ledger.write(lambda tx, held=held: leases.release(tx, held.set_id))  # type: ignore[misc]
-    call = lease_calls.LeaseCall("reset", run_key, "reset", "{}", b"reset", held_under(held))
-    ledger.write(lambda tx: lease_calls.begin_lease_call(tx, call))
+        else:
+            call = lease_calls.LeaseCall("reset", run_key, "reset", "{}", b"reset", held_under(held))
+            ledger.write(lambda tx, call=call: lease_calls.begin_lease_call(tx, call))  # type: ignore[misc]
 
 
 def test_a_ledger_whose_devices_are_in_use_is_sound(ledger: Ledger) -> None:

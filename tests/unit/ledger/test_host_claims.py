@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -369,7 +370,7 @@ def test_a_claim_of_another_boot_has_run_out_and_one_of_another_host_never_does(
     (found,) = host_folder(place).entries(host_folder(place).device("atlas:A") / "claims")
     assert found.entry is not None
 
-    def is_said_by(**changes: str) -> bool:
+    def is_said_by(**changes: Any) -> bool:
         """Whether the claim counts when its process says this of itself."""
         assert found.entry is not None
         process = attrs.evolve(found.entry.process, **changes)
