@@ -56,6 +56,7 @@ class OpenCall:
     attempt_no: int | None
     fence: int
     intended_us: int
+    session: str | None = None
 
 
 def begin_lease_call(tx: Transaction, call: LeaseCall) -> DispatchKey:
@@ -131,10 +132,12 @@ def open_calls(reader: Reader | Transaction, resource: str, *, without: Sequence
     marks = ", ".join("?" * len(without))
     rows = reader.rows(
         "SELECT c.call_id, max(d.dispatch_no), c.run_key, c.slot_no, c.attempt_no, coalesce(c.fence, 0),"
-        " min(d.intended_us)"
+        " min(d.intended_us), s.session_id"
         # By open dispatches, which are few; a ledger may have seen any number of leases.
         " FROM dispatches d INDEXED BY dispatches_open JOIN calls c ON c.call_id = d.call_id"
         " JOIN leases l ON l.lease_id = c.lease_id"
+        " LEFT JOIN sessions s ON s.run_key = c.run_key AND s.slot_no = c.slot_no AND s.attempt_no = c.attempt_no"
+        " AND s.session_no = c.session_no"
         f" WHERE d.state IN ('intended', 'unknown') AND l.resource = ? AND l.lease_id NOT IN ({marks})"
         " GROUP BY c.call_id ORDER BY min(d.intended_us), c.call_id LIMIT ?",
         (resource, *without, OPEN_CALLS_MAX),

@@ -89,7 +89,7 @@ class DeviceTenure:
         own = [lease.lease_id for lease in self._leases.values()]
         with self._ledger.reading() as reader:
             found = open_calls(reader, resource, without=own)
-        return [OpenRequest(one.call_id, one.fence, None, one.intended_us) for one in found]
+        return [OpenRequest(one.call_id, one.fence, one.session, one.intended_us) for one in found]
 
     async def raise_fence(self, resource: str, seen: int) -> int:
         """The device has seen ``seen``: have the fence be higher, durably, and return it. Raises LeaseLost."""
