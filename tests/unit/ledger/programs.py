@@ -326,9 +326,11 @@ def claim_and_fork(path: str, folder: str, *resources: str) -> None:
         tell(f"claimed {_claimed(ledger, folder, *resources)}")
         child = os.fork()
         if child == 0:
-            with host_folder(Path(folder)).gate():
-                found = host_folder(Path(folder)).entries(host_folder(Path(folder)).device(resources[0]) / "claims")
-            tell("the child saw somebody" if found[0].is_locked else "the child saw nobody")
+            mine = host_folder(Path(folder))
+            with mine.gate():
+                (found,) = mine.entries(mine.device(resources[0]) / "claims")
+            is_strange = found.is_locked and mine.own(found.path) is None
+            tell("the child saw a stranger" if is_strange else "the child took it for its own, or for free")
             os._exit(0)
         os.waitpid(child, 0)
         hear()

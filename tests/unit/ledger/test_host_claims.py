@@ -231,7 +231,7 @@ def test_a_process_that_is_stopped_inside_the_gate_is_ended_and_the_next_one_pas
 
 def test_a_forked_child_neither_has_nor_drops_the_claims_of_its_parent(tmp_path: Path, place: Path) -> None:
     with Child("claim_and_fork", tmp_path / "theirs.db", place, "line:1") as child:
-        assert [child.line(), child.line()] == ["claimed 1", "the child saw somebody"]
+        assert [child.line(), child.line()] == ["claimed 1", "the child saw a stranger"]
         with new_ledger(tmp_path, "mine.db") as ledger:
             mine = granted_to(ledger, PLAIN)
             assert isinstance(HostClaims(ledger, folder=place).take(mine, [PLAIN]), ClaimedElsewhere)
