@@ -14,7 +14,7 @@ import attrs
 
 from ..ledger.canonical import JsonValue
 from ..ledger.states import DispatchState
-from ..runner.device_protocols import LEASE_LOST, REBOOTED, OpenRequest
+from ..runner.device_protocols import CHECKPOINT_REFUSED, LEASE_LOST, REBOOTED, OpenRequest
 from ..runner.protocols import Outcome, Prepared, QueryAnswer, QueryState, WireProgress
 from .atlas_link import Asked, AtlasLink, BadReply
 from .atlas_messages import (
@@ -149,7 +149,7 @@ class AtlasDriver:
         if reply.turn != turn:
             await self.forget(session)
             told = f"the checkpoint is of turn {reply.turn}, and turn {turn} was to be restored"
-            return Outcome(DispatchState.FAILED, "checkpoint.refused", told)
+            return Outcome(DispatchState.FAILED, CHECKPOINT_REFUSED, told)
         self.sessions[session] = turn
         self.checkpoints[session] = (turn, checkpoint)
         return outcome

@@ -11,7 +11,7 @@ import attrs
 
 from ..ledger.canonical import JsonValue
 from ..ledger.states import DispatchState
-from ..runner.device_protocols import LEASE_LOST, REBOOTED
+from ..runner.device_protocols import CHECKPOINT_REFUSED, LEASE_LOST, REBOOTED, SESSION_LOST
 from ..runner.protocols import Missing, Outcome, QueryAnswer, QueryState
 from .atlas_link import BadReply
 from .atlas_messages import ErrorReply, OutcomeReply, QueryReply
@@ -24,14 +24,14 @@ __all__ = ["answer_of_query", "outcome_of_bad_reply", "outcome_of_error", "outco
 _REFUSED, _FAILED = DispatchState.REFUSED, DispatchState.FAILED
 _ERRORS: Final[Mapping[str, tuple[DispatchState, str]]] = {
     "request.invalid": (_FAILED, "request.invalid"),
-    "session.unknown": (_FAILED, "session.lost"),
+    "session.unknown": (_FAILED, SESSION_LOST),
     "fence.stale": (_REFUSED, LEASE_LOST),
     "request.tombstoned": (_REFUSED, "request.tombstoned"),
     "device.rebooted": (_REFUSED, REBOOTED),
-    "turn.unexpected": (_FAILED, "session.lost"),
+    "turn.unexpected": (_FAILED, SESSION_LOST),
     "device.other": (_REFUSED, "device.other"),
     "request.reused": (_FAILED, "request.reused"),
-    "checkpoint.refused": (_FAILED, "checkpoint.refused"),
+    "checkpoint.refused": (_FAILED, CHECKPOINT_REFUSED),
     "device.busy": (_REFUSED, "device.busy"),
     "device.refused": (_REFUSED, "device.refused"),
     "device.faulted": (_REFUSED, "device.faulted"),

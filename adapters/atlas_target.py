@@ -16,7 +16,7 @@ from pydantic import Field
 
 from ..ledger.canonical import JsonValue
 from ..ledger.states import DispatchState, IfUnknown
-from ..runner.device_protocols import REBOOTED, Resuming, TakenOver, Tenure
+from ..runner.device_protocols import REBOOTED, SESSION_LOST, Resuming, TakenOver, Tenure
 from ..runner.protocols import Dispatching, Outcome, Prepared, QueryAnswer, QueryState, Turn, WireProgress
 from .atlas_driver import AtlasDriver
 from .atlas_link import Asked, AtlasLink, BadReply
@@ -172,7 +172,7 @@ class AtlasTarget(LabTarget):
         if not isinstance(session, str) or not isinstance(turn, int) or turn == 1 or session in self.driver.sessions:
             return
         known, checkpoint = self.driver.checkpoints.get(session, (0, b""))
-        lost = NotInStep("session.lost", f"the device has forgotten session {session}", state=DispatchState.FAILED)
+        lost = NotInStep(SESSION_LOST, f"the device has forgotten session {session}", state=DispatchState.FAILED)
         if known != turn - 1:
             raise lost
         restored = await self.driver.restore(session, known, checkpoint)

@@ -23,7 +23,7 @@ from ..ledger.ledger import Ledger
 from ..ledger.records import DispatchFacts, DispatchKey, Intent, Waiting
 from ..ledger.states import DispatchState, IfUnknown, NextStep, SlotState
 from ..ledger.transaction import Transaction
-from .device_protocols import LEASE_LOST, SESSION_LOST
+from .device_protocols import LEASE_LOST, REBOOTED, SESSION_LOST
 from .ended import Ended
 from .flights import Flight, FlightWatch
 from .late_answers import LateAnswers
@@ -195,12 +195,12 @@ class CallSteps:
         self._tally.refused += 1
         wait = self._policy.wait_seconds(key.dispatch_no, retry_after_seconds=outcome.retry_after_seconds)
         not_before_us = self._ledger.clock.now_us() + round(wait * 1e6)
-        if outcome.reason == LEASE_LOST:
+        if outcome.reason in (LEASE_LOST, REBOOTED):
             not_before_us = 0  # it waits for the device, and for nothing else
         if outcome.retry_after_seconds:
             self._pace.hold(side.variant_no, outcome.retry_after_seconds)
         fits = time.monotonic() + wait < deadline and self._policy.may_dispatch(key.dispatch_no)
-        fits = fits and outcome.reason != SESSION_LOST  # it would be refused for ever
+        fits = fits and outcome.reason not in (SESSION_LOST, REBOOTED)  # it would be refused for ever
         fits = fits and not (side.tenure is not None and side.tenure.is_lost)
         try:
             # The next dispatch keeps to the work order's rate, as every other, and to its attempt's deadline.

@@ -112,6 +112,20 @@ def test_answer_that_comes_after_the_run_has_ended_settles_it_when_the_device_is
     assert submits(device) == ["accepted"] * 2
 
 
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+def test_device_that_rebooted_in_a_request_is_looked_at_once_and_used_further(
+    device: AtlasDevice, tmp_path: Path, when: str
+) -> None:
+    device.tell("plan", behave={"reboot": when})
+    target = atlas(device, if_unknown="repeat")
+    outcome = go(tmp_path, target, asked(1), asked(2), device={"on_reboot": "new_generation"})
+    assert answers(tmp_path, outcome) == {"case-1": 1, "case-2": 2}
+    assert [one["role"] for one in device.lines()].count("fence") == 2
+    with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as connection:
+        refused = connection.execute("SELECT count(*) FROM dispatches WHERE state = 'refused'").fetchone()
+    assert refused == (1,)  # the first that met the other boot, and no more
+
+
 def test_device_that_is_another_ends_the_run_before_anything_is_sent(device: AtlasDevice, tmp_path: Path) -> None:
     device.tell("become", serial="SN-2")
     with pytest.raises(ts.IdentityChanged, match="serial: SN-1 -> SN-2"):
