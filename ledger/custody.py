@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import Final
 
 from .errors import ContentsLeftOut, CustodyElsewhere, UsageError
+from .ledger import Reader
 from .ledger_place import identity_in
 from .states import CustodyState
 from .transaction import Transaction
 
-__all__ = ["LOCAL_FROM", "elsewhere", "next_number", "require_held", "require_judgeable"]
+__all__ = ["LOCAL_FROM", "elsewhere", "next_number", "require_held", "require_judgeable", "unfinished_copies"]
 
 LOCAL_FROM: Final = 1001
 """Evaluations of a copy, and their budgets, are numbered from here on: so they stay beside those that the run gets
@@ -56,6 +57,12 @@ def next_number(tx: Transaction, run_key: int, table: str) -> int:
     if is_held and number >= LOCAL_FROM:
         raise UsageError(f"the run has {LOCAL_FROM - 1} {table} already", "make a new run of it")
     return number
+
+
+def unfinished_copies(reader: Reader) -> list[str]:
+    """The runs that wait for somebody to go on with them and are copies here, oldest first."""
+    return [row[0] for row in reader.rows("SELECT run_id FROM runs WHERE custody = 'copy' AND state = 'open'"
+                                          " AND left_out IS NULL ORDER BY run_key")]  # fmt: skip
 
 
 def elsewhere(tx: Transaction, run_id: str, custody: str) -> CustodyElsewhere:

@@ -16,7 +16,7 @@ from typing import Final
 
 from .errors import LedgerFailed, UsageError
 
-__all__ = ["published", "sync_folder"]
+__all__ = ["published", "refuse_taken", "sync_folder"]
 
 _PART: Final = ".part"
 

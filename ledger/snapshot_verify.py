@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from pydantic import ValidationError
 from .check_rules import Severity
 from .checks import check_rows
 from .crashpoints import crashpoint
-from .errors import LedgerFailed, SnapshotInvalid, SnapshotNewer
+from .errors import LedgerFailed, SnapshotInvalid, SnapshotNewer, UsageError
 from .ledger import Reader
 from .schema import SCHEMA_NUMBER
 from .snapshot_artifacts import ArtifactStage
@@ -40,7 +41,7 @@ from .snapshot_scratch import RowsUnfit, Scratch
 from .snapshot_tables import TABLES_LEFT_OUT
 from .zip_reader import NotOurZip, ZipReader
 
-__all__ = ["VerifiedSnapshot", "verified"]
+__all__ = ["VerifiedSnapshot", "read_manifest", "verified"]
 
 _REMEDY: Final = "ask whoever made it for another export; nothing was taken from it"
 
@@ -66,7 +67,8 @@ class VerifiedSnapshot:
 def verified(path: Path, folder: Path) -> Iterator[VerifiedSnapshot]:
     """The snapshot at that path, verified; ``folder`` is empty and holds what is unpacked meanwhile.
 
-    Raises SnapshotInvalid, naming the place, SnapshotNewer, and LedgerFailed where the disk is full.
+    Raises SnapshotInvalid, naming the place, SnapshotNewer, UsageError where there is no such file, and LedgerFailed
+    where the disk is full.
     """
     try:
         with _opened(path) as archive, contextlib.ExitStack() as stack:
@@ -82,7 +84,7 @@ def verified(path: Path, folder: Path) -> Iterator[VerifiedSnapshot]:
             crashpoint("import.verified")
             yield VerifiedSnapshot(path, manifest, rows.reader, stage)
     except (NotOurZip, RowsUnfit) as problem:
-        raise SnapshotInvalid(f"{path} is no sound snapshot: {problem}", _REMEDY, str(path), str(problem)) from problem
+        raise _invalid(path, problem) from problem
     except OSError as problem:
         raise LedgerFailed(
             f"{path} could not be unpacked ({problem.strerror})",
@@ -90,18 +92,34 @@ def verified(path: Path, folder: Path) -> Iterator[VerifiedSnapshot]:
         ) from problem
 
 
+def read_manifest(path: Path) -> Manifest:
+    """What a snapshot says of itself, of which nothing but its layout and its own digest is verified.
+
+    Raises SnapshotInvalid, SnapshotNewer, and UsageError where there is no such file.
+    """
+    try:
+        with _opened(path) as archive:
+            return _manifest(archive, path)
+    except NotOurZip as problem:
+        raise _invalid(path, problem) from problem
+
+
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[ZipReader]:
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not keep us waiting
     except OSError as problem:
-        raise SnapshotInvalid(f"{path} cannot be read ({problem.strerror})", "name a snapshot", str(path)) from problem
+        raise UsageError(f"{path} cannot be read ({problem.strerror})", "name a snapshot's file") from problem
     try:
-        if not path.is_file():
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise NotOurZip("it is not a file")
         yield ZipReader(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _invalid(path: Path, problem: Exception) -> SnapshotInvalid:
+    return SnapshotInvalid(f"{path} is no sound snapshot: {problem}", _REMEDY, str(path), str(problem))
 
 
 def _manifest(archive: ZipReader, path: Path) -> Manifest:

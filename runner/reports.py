@@ -131,8 +131,10 @@ def is_from_python(run: RunRow) -> bool:
 
 def _command(move: NextMove, run_id: str, people: Population, quarantined: Sequence[str]) -> str:
     match move:
-        case NextMove.NOTHING | NextMove.ADOPT:
+        case NextMove.NOTHING:
             return ""
+        case NextMove.ADOPT:
+            return f"adopt {run_id} --reason TEXT"
         case NextMove.RESUME:
             return f"resume {run_id}"
         case NextMove.FUND:

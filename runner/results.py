@@ -91,8 +91,13 @@ def exit_status_of(move: NextMove) -> ExitStatus:
 
 def next_move(reader: Reader, run: RunRow, counts: dict[SlotState, int]) -> NextMove:
     """What helps next, told from the ledger alone."""
-    if run.custody != "held":
+    if run.custody in ("moving", "moved"):
         return NextMove.ADOPT
+    move = _next_where_held(reader, run, counts)
+    return NextMove.ADOPT if run.custody == "copy" and move is not NextMove.NOTHING else move
+
+
+def _next_where_held(reader: Reader, run: RunRow, counts: dict[SlotState, int]) -> NextMove:
     if run.state == "cancelled":
         return NextMove.NOTHING
     if any(reason == "budget" for _, reason, _ in slot_reasons(reader, run.run_key)):

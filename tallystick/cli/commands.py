@@ -9,6 +9,7 @@ import click
 from .device_commands import device
 from .report_commands import compare, gate, report
 from .settings import Settings, common, json_output
+from .snapshot_commands import adopt, export, import_
 
 __all__ = ["cli"]
 
@@ -232,6 +233,9 @@ cli.add_command(device)
 cli.add_command(report)
 cli.add_command(compare)
 cli.add_command(gate)
+cli.add_command(export)
+cli.add_command(import_)
+cli.add_command(adopt)
 
 
 @cli.group()

@@ -275,7 +275,8 @@ def exit_line(found: RunStanding) -> tuple[str, Tone]:
             how = command if found.command else f"raise the limit and {command}"
             return f"out of budget, {people.unavailable} could not be attempted: {how}{room}", Tone.BAD
         case NextMove.ADOPT:
-            return f"this ledger holds a {found.custody} of the run and cannot continue it", Tone.WARNING
+            whose = "a copy of the run here" if found.custody == "copy" else f"the run is {found.custody} here"
+            return f"{whose}: go on with it where it is held, or take it over: {command}", Tone.WARNING
         case NextMove.DECIDE if left:
             return f"not finished, {left} left: a device has to be looked at first; {command}", Tone.WARNING
         case NextMove.DECIDE:
