@@ -337,7 +337,7 @@ def test_a_device_in_quarantine_gets_nothing_more_while_others_go_on(ledger: Led
     assert int(outcome.exit_status) == 3
     assert [(one.resource, one.is_for_operator) for one in outcome.passed_over] == [("bench:1", True)]
     assert leases_of(ledger) == [("quarantined", 1)]
-    assert HostClaims(ledger).quarantined("bench:1") == "it smokes"
+    assert str(HostClaims(ledger).quarantined("bench:1")).startswith("it smokes")
 
 
 def test_a_run_that_meets_a_device_in_quarantine_asks_for_a_decision_and_goes_on_once_it_is_cleared(
