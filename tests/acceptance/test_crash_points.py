@@ -16,6 +16,7 @@ from tallystick.ledger.crashpoints import CRASHPOINTS
 from .harness import FIXTURES, Request, Site, read_requests
 from .invariants import check_invariants, rows
 from .orders import case, http_order
+from .test_judging_crashes import SCENARIOS as OF_JUDGING
 
 # What may become of a request: answered, refused and answered then, failed and answered then, answered in vain.
 MIXED: Final = (
@@ -95,7 +96,7 @@ SCENARIOS: Final[dict[str, list[Scenario]]] = {
 
 
 def test_crash_every_registered_point_is_reached_by_a_scenario() -> None:
-    assert set(SCENARIOS) == set(CRASHPOINTS)
+    assert {*SCENARIOS, *OF_JUDGING} == set(CRASHPOINTS)
 
 
 @pytest.mark.parametrize(
