@@ -16,10 +16,18 @@ ROOT = Path(__file__).resolve().parents[3]
 class Child:
     """A process that runs a function of `programs`; what it prints and what it is told are lines.
 
-    With ``crashpoint`` it kills itself there; with ``pause_at`` it stands there until `let_go`.
+    With ``crashpoint`` it kills itself there; with ``pause_at`` it stands there until `let_go`. ``under`` is a command
+    that starts it.
     """
 
-    def __init__(self, program: str, *arguments: object, crashpoint: str = "", pause_at: str = "") -> None:
+    def __init__(
+        self,
+        program: str,
+        *arguments: object,
+        crashpoint: str = "",
+        pause_at: str = "",
+        under: tuple[str, ...] = (),
+    ) -> None:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         self._pipes: list[int] = []
         self._reached = self._release = -1
@@ -34,7 +42,7 @@ class Child:
             self._pipes = [self._release, self._reached]
         code = f"import sys; from tests.unit.ledger.programs import {program} as main; main(*sys.argv[1:])"
         self.process = subprocess.Popen(
-            [sys.executable, "-c", code, *map(str, arguments)],
+            [*under, sys.executable, "-c", code, *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -279,6 +280,23 @@ def test_a_death_is_proven_whoever_has_the_pid_now(pid: int, real: Ledger) -> No
         assert isinstance(polled(real, line_up(real, PLAIN)), Granted)
         assert lease_states(real, held) == [("line:1", "lost")]
         assert blocked_by(polled(real, line_up(real, OTHER_PLAIN))) == [("line:2", "held", kept)]
+
+
+IN_A_CONTAINER = ("unshare", "--user", "--map-root-user", "--fork", "--pid", "--mount-proc", "--kill-child")
+
+
+def test_a_holder_that_is_pid_1_of_its_own_namespace_is_alive_until_it_is_killed(real: Ledger) -> None:
+    if subprocess.run([*IN_A_CONTAINER, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may make no namespaces here, as in many containers: see `unshare` in its manual")
+    with Child("hold_devices", real.path, "line:1", under=IN_A_CONTAINER) as child:
+        held = child.line()
+        assert one(real, "SELECT w.pid FROM workers w JOIN leases USING (worker_id)") == (1,)
+        mine = line_up(real, PLAIN)
+        assert blocked_by(polled(real, mine)) == [("line:1", "held", held)]
+        child.kill()
+        # It dies with its parent, a moment later.
+        assert any(isinstance(polled(real, mine), Granted) for _ in range(1_000))
+        assert lease_states(real, held) == [("line:1", "lost")]
 
 
 def test_a_waiter_that_was_killed_keeps_nobody_waiting(real: Ledger) -> None:
