@@ -15,6 +15,7 @@ from .transaction import Transaction
 __all__ = [
     "JudgeRow",
     "JudgeTally",
+    "KeptReply",
     "KeptVerdict",
     "OpenJudgment",
     "cached_verdict",
@@ -86,6 +87,16 @@ class KeptVerdict:
     explanation: str
     raw: str | None
     parser: str | None
+
+
+@attrs.frozen
+class KeptReply:
+    """What a judge left of one judgment: the reply that it was read from, or why there was none."""
+
+    name: str
+    raw: str | None
+    reason: str | None
+    explanation: str
 
 
 @attrs.define
@@ -223,8 +234,8 @@ def cached_verdict(reader: Reader, cache_key: str) -> KeptVerdict | None:
 
 def kept_reply(
     reader: Reader, run_key: int, evaluation_no: int, judge: str, slot_no: int, attempt_no: int, sample_no: int
-) -> tuple[str, str | None, str | None, str] | None:
-    """What that judge of an evaluation left: ``(name, raw, reason, explanation)``; None where it gave no judgment."""
+) -> KeptReply | None:
+    """What that judge of an evaluation left; None where it gave no judgment."""
     row = reader.row(
         "SELECT e.evaluation_id, j.judge_no, j.slot_no, j.attempt_no, j.sample_no, j.raw, j.reason,"
         " coalesce(j.explanation, '') FROM judgments j"
@@ -234,7 +245,7 @@ def kept_reply(
         " AND j.attempt_no = ? AND j.sample_no = ? AND j.state IN ('judged', 'no_verdict')",
         (run_key, evaluation_no, judge, slot_no, attempt_no, sample_no),
     )
-    return None if row is None else (name_of(*row[:5]), row[5], row[6], row[7])
+    return None if row is None else KeptReply(name_of(*row[:5]), row[5], row[6], row[7])
 
 
 def judge_tallies(reader: Reader, run_key: int, evaluation_no: int) -> list[JudgeTally]:

@@ -9,9 +9,9 @@ from typing import Any
 import attrs
 
 from ..ledger import budgets
-from ..ledger.canonical import canonical_text, digest_of_value, parse_json
+from ..ledger.canonical import JsonValue, canonical_text, digest_of_value, parse_json
 from ..ledger.crashpoints import crashpoint
-from ..ledger.errors import UsageError
+from ..ledger.errors import IdentityChanged, UsageError
 from ..ledger.evaluation_holds import EvaluationHold, leave_evaluation, open_evaluation
 from ..ledger.evaluations import (
     EVALUATION_SCOPE,
@@ -32,7 +32,7 @@ from ..ledger.records import BudgetPlan, Hold
 from ..ledger.run_reads import BudgetState, RunRow, budgets_of, variants_of
 from .descriptions import Adapters, judge_plans
 from .holds import holds_of_judge
-from .identity import evaluation_document
+from .identity import compare_asked, evaluation_document
 from .judge_orders import JudgeOrder
 from .judge_protocols import is_calling
 from .judge_session import JudgeSession, JudgeSide, Judging
@@ -50,6 +50,7 @@ __all__ = [
     "SessionEnd",
     "describe_judge_order",
     "find_or_create_evaluation",
+    "reparsing",
     "run_evaluation",
 ]
 
@@ -61,6 +62,7 @@ class EvaluationDescription:
     order: JudgeOrder
     judges: Sequence[Judge]
     digest: str
+    reparse_of: EvaluationRow | None = None
 
 
 @attrs.frozen
@@ -87,13 +89,39 @@ def describe_judge_order(order: JudgeOrder, adapters: Adapters) -> EvaluationDes
     for judge in judges:
         if is_calling(judge):
             judge.check()  # type: ignore[attr-defined]  # a judge that calls has it
-    settings = order.settings()
-    identities = evaluation_document(judges)["judges"]
+    return EvaluationDescription(order, judges, digest_of_value(_depended_on(order, judges)))
+
+
+def reparsing(ledger: Ledger, source: EvaluationRow, description: EvaluationDescription) -> EvaluationDescription:
+    """The same judges, who read again what an evaluation has kept of their replies, and ask nobody.
+
+    Raises IdentityChanged where a judge was asked something else then: its replies would stand under another's name.
+    """
+    now = evaluation_document(description.judges)["judges"]
+    assert isinstance(now, Mapping)
+    calling = {judge.name for judge in description.judges if is_calling(judge)}
+    with ledger.reading() as reader:
+        then = {row.name: parse_json(row.identity) for row in judge_rows(reader, source.run_key, source.evaluation_no)}
+    lines = [
+        str(difference)
+        for name in sorted(calling & then.keys())
+        for difference in compare_asked(name, then[name], now[name])
+    ]
+    lines += [f"{name}: (absent) -> a judge" for name in sorted(calling - then.keys())]
+    if lines:
+        raise IdentityChanged(
+            f"evaluation {source.evaluation_no} asked its judges something else: {'; '.join(lines[:3])}",
+            "Change it back; only how a reply is read may differ (pass_at, labels, scale)", source.run_id, tuple(lines),
+        )  # fmt: skip
+    depended = _depended_on(description.order, description.judges)
+    digest = digest_of_value({**depended, "reparsed": source.evaluation_id})
+    return attrs.evolve(description, digest=digest, reparse_of=source)
+
+
+def _depended_on(order: JudgeOrder, judges: Sequence[Judge]) -> dict[str, JsonValue]:
+    settings, identities = order.settings(), evaluation_document(judges)["judges"]
     assert isinstance(identities, Mapping)
-    digest = digest_of_value({
-        "judges": {name: [identity, settings[name].samples] for name, identity in identities.items()},
-    })  # fmt: skip
-    return EvaluationDescription(order, judges, digest)
+    return {"judges": {name: [identity, settings[name].samples] for name, identity in identities.items()}}
 
 
 def find_or_create_evaluation(
@@ -109,6 +137,8 @@ def find_or_create_evaluation(
     ``new`` always makes one; ``at_event`` fixes its set at that event of the run. Raises UsageError for an event that
     the run does not have.
     """
+    if description.reparse_of is not None and at_event is None:
+        at_event = description.reparse_of.set_at_event
     if not new and (found := _found(ledger, run, description, at_event)) is not None:
         return EvaluationSession(_with_settings(ledger, found, description), description)
     plan = _plan(description, at_event)
@@ -157,8 +187,11 @@ async def run_evaluation(
 
 def _plan(description: EvaluationDescription, at_event: int | None) -> EvaluationPlan:
     order = description.order
+    document = order.to_document()
+    if description.reparse_of is not None:
+        document["reparsed"] = description.reparse_of.evaluation_id
     return EvaluationPlan(
-        order.name, canonical_text(order.to_document()), description.digest, canonical_text(order.how()),
+        order.name, canonical_text(document), description.digest, canonical_text(order.how()),
         judge_plans(description.judges, order.settings()),
         tuple(
             BudgetPlan(number, EVALUATION_SCOPE, "", spec.unit, spec.kind, spec.limit, spec.bound_per_dispatch)
@@ -243,11 +276,12 @@ def _judging(ledger: Ledger, session: EvaluationSession, concurrency: int | None
         sends = int(getattr(judge, "wire_sends_max", 1))
         holds = holds_of_judge(plans, row.evaluation_id, wire_sends_max=sends) if is_calling(judge) else ()
         sides.append(JudgeSide(number, judge, digest, holds))
-    execution = order.execution
+    execution, source = order.execution, session.description.reparse_of
     return Judging(
         sorted(sides, key=lambda side: side.judge_no), variants, retry_policy(execution, chance=random.random),
         concurrency or execution.concurrency, execution.deadline_seconds, execution.grace_seconds,
         execution.rate_per_second, order.cache,
+        None if source is None else source.evaluation_no,
     )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "Difference",
     "Section",
     "compare",
+    "compare_asked",
     "evaluation_document",
     "identity_digest",
     "identity_document",
@@ -42,6 +43,7 @@ __all__ = [
 
 IDENTITY_VERSION: Final = 1
 _SHOWN_MAX: Final = 60
+_READ_BY: Final = frozenset({"parser", "pass_at", "labels", "scale"})
 _DIGEST: Final = re.compile(r'"sha256:[0-9a-f]{64}"')
 _DIGEST_SHOWN: Final = 20  # the quote, sha256: and 12 digits
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -140,6 +142,19 @@ def evaluation_document(judges: Iterable[Judge]) -> dict[str, JsonValue]:
             for judge in judges
         },
     }
+
+
+def compare_asked(name: str, then: object, now: object) -> tuple[Difference, ...]:
+    """Where a judge was asked something else; how its replies are read does not count."""
+
+    def asked(identity: object) -> dict[str, Any]:
+        assert isinstance(identity, Mapping)
+        return {key: value for key, value in identity.items() if key not in _READ_BY}
+
+    sides = (
+        {"identity_version": IDENTITY_VERSION, Section.IDENTITY.value: {name: asked(side)}} for side in (then, now)
+    )
+    return compare(*sides)
 
 
 def compare(

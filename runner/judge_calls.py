@@ -41,7 +41,7 @@ from .retry_policy import RetryPolicy
 from .stopping import StopSwitch
 from .verdict_rows import by_judge, checked, judgment_row
 
-__all__ = ["Asked", "JudgeCalls"]
+__all__ = ["Asked", "JudgeCalls", "read_safely"]
 
 _WAIT_SECONDS_MAX: Final = 300.0
 """How long a judge may ask to be left alone before its judgment is given up for now."""
@@ -302,6 +302,14 @@ class JudgeCalls:
         await self._ledger.write_async(lambda tx: add_judgments(tx, asked.key.run_key, asked.key.evaluation_no, [row]))
         crashpoint("judgment.committed")
         return True
+
+
+def read_safely(judge: CallingJudge, reply: str) -> object:
+    """The verdict that the judge reads in a reply; what it raises is a reason."""
+    try:
+        return checked(by_judge(judge.read(reply)), judge.scale)
+    except Exception as problem:  # noqa: BLE001 - a judge's own fault is a reason
+        return judge_error(problem)
 
 
 def _said_of(judge: CallingJudge, outcome: Outcome) -> tuple[Verdict | NoVerdict, str | None]:

@@ -8,15 +8,23 @@ from typing import Any, Final, cast
 
 import attrs
 
-from ..ledger.canonical import parse_json
+from ..ledger.canonical import parse_json, unescaped_text
 from ..ledger.crashpoints import crashpoint
 from ..ledger.evaluations import EvaluationRow
-from ..ledger.judging_reads import KeptVerdict, OpenJudgment, open_judgments, suspect_judgments, waiting_count
+from ..ledger.judging_reads import (
+    KeptVerdict,
+    OpenJudgment,
+    kept_reply,
+    open_judgments,
+    suspect_judgments,
+    waiting_count,
+)
 from ..ledger.judgments import add_judgments, let_wait, mark_judging
 from ..ledger.ledger import Ledger
 from ..ledger.records import Hold, JudgmentKey, JudgmentRow
+from ..ledger.verdicts import NoVerdictReason
 from .judge_cache import VerdictCache, cache_key
-from .judge_calls import Asked, JudgeCalls
+from .judge_calls import Asked, JudgeCalls, read_safely
 from .judge_protocols import CallingJudge, is_calling, lacking, needs_of
 from .judging import ask, ask_now, evidence_digest_of, is_instant
 from .pacing import Pace
@@ -46,7 +54,11 @@ class JudgeSide:
 
 @attrs.frozen
 class Judging:
-    """How to judge: the judges, the names of the variants, limits and throughput."""
+    """How to judge: the judges, the names of the variants, limits and throughput.
+
+    With ``reparse_of``, the number of another evaluation, replies that were kept there are read again, and no judge is
+    asked.
+    """
 
     sides: Sequence[JudgeSide]
     variants: Mapping[int, str]
@@ -56,6 +68,7 @@ class Judging:
     grace_seconds: float
     rate_per_second: float | None = None
     uses_cache: bool = True
+    reparse_of: int | None = None
 
 
 class JudgeSession:
@@ -99,7 +112,7 @@ class JudgeSession:
         opened: list[CallingJudge] = []
         try:
             for side in self._judging.sides:
-                if is_calling(side.judge):
+                if is_calling(side.judge) and self._judging.reparse_of is None:
                     judge = cast("CallingJudge", side.judge)
                     await judge.open()
                     opened.append(judge)
@@ -216,7 +229,9 @@ class JudgeSession:
         key = JudgmentKey(
             self._row.run_key, self._row.evaluation_no, one.judge_no, one.slot_no, one.attempt_no, one.sample_no
         )
-        if is_calling(side.judge):
+        if is_calling(side.judge) and self._judging.reparse_of is not None:
+            given = await self._read_again(key, cast("CallingJudge", side.judge), observed, self._judging.reparse_of)
+        elif is_calling(side.judge):
             given = await self._call(key, side, one, observed, solitary=solitary)
         else:
             given = await self._ask(key, side, observed, solitary=solitary)
@@ -261,6 +276,30 @@ class JudgeSession:
                 key, judge, observed, self._row.run_id, evidence_digest_of(observed.evidence), wanted, solitary
             )
             return await self._calls.judge(asked)
+
+    async def _read_again(self, key: JudgmentKey, judge: CallingJudge, observed: Observed, evaluation_no: int) -> bool:
+        """The verdict in the reply that another evaluation has kept of the same judge on the same observation."""
+        with self._ledger.reading() as reader:
+            kept = kept_reply(
+                reader, key.run_key, evaluation_no, judge.name, key.slot_no, key.attempt_no, key.sample_no
+            )
+        said: object
+        if kept is None:
+            told = f"evaluation {evaluation_no} has no judgment of it"
+            said = NoVerdict(NoVerdictReason.JUDGE_UNAVAILABLE, told)
+        elif kept.raw is None:
+            said = NoVerdict(kept.reason or NoVerdictReason.JUDGE_UNAVAILABLE, kept.explanation)
+        else:
+            said = read_safely(judge, unescaped_text(kept.raw))
+        row = judgment_row(
+            key.judge_no, key.slot_no, key.attempt_no, said, judge.scale, sample_no=key.sample_no,
+            parser=judge.parser, evidence_digest=evidence_digest_of(observed.evidence),
+        )  # fmt: skip
+        if kept is not None:
+            row = attrs.evolve(row, raw=kept.raw, reused_from=kept.name)
+        await self._ledger.write_async(lambda tx: add_judgments(tx, key.run_key, key.evaluation_no, [row]))
+        crashpoint("judgment.committed")
+        return True
 
     async def _given(
         self, key: JudgmentKey, judge: CallingJudge, observed: Observed, said: NoVerdict | KeptVerdict

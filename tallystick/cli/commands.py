@@ -100,6 +100,9 @@ def resume(
 @click.option("--at", "at_event", type=_POSITIVE, metavar="EVENT", help="Only what was observed up to this event.")
 @click.option("--new", is_flag=True, help="Begin a new evaluation, even if there is one of these judges.")
 @click.option("--retry", multiple=True, metavar="REASON", help="Judge again what has no verdict for this reason.")
+@click.option(
+    "--reparse", metavar="EVALUATION", help="Read again the replies that this evaluation has kept; call nothing."
+)
 @click.option("--concurrency", type=_CONCURRENCY, metavar="N", help="At most N calls at a time.")
 @json_output
 @common
@@ -112,6 +115,7 @@ def judge(
     at_event: int | None,
     new: bool,
     retry: tuple[str, ...],
+    reparse: str | None,
     concurrency: int | None,
 ) -> int:
     """Judge what RUN has observed, by the judges in the file ORDER; no target is called.
@@ -120,7 +124,9 @@ def judge(
     """
     from .judging import judge_run
 
-    return judge_run(settings, run, order, at_event=at_event, new=new, retry=retry, concurrency=concurrency)
+    return judge_run(
+        settings, run, order, at_event=at_event, new=new, retry=retry, reparse=reparse, concurrency=concurrency
+    )
 
 
 @cli.command(short_help="List the runs, the newest first.")

@@ -9,13 +9,19 @@ import click
 
 from .._wiring import ADAPTERS
 from ..ledger.errors import UsageError
-from ..ledger.evaluations import let_retried_wait
+from ..ledger.evaluations import find_evaluation, let_retried_wait
 from ..ledger.ledger import Ledger
 from ..ledger.run_reads import find_run
 from ..ledger.verdicts import NoVerdictReason
 from ..runner.evaluation_models import EvaluationEnd, JudgeLine
 from ..runner.evaluation_reports import evaluation_end
-from ..runner.evaluations import EvaluationSession, SessionEnd, find_or_create_evaluation, run_evaluation
+from ..runner.evaluations import (
+    EvaluationSession,
+    SessionEnd,
+    find_or_create_evaluation,
+    reparsing,
+    run_evaluation,
+)
 from ..runner.evaluations import describe_judge_order as describe
 from ..runner.judge_orders import load_judge_order
 from ..runner.results import NextMove
@@ -39,6 +45,7 @@ def judge_run(
     at_event: int | None,
     new: bool,
     retry: tuple[str, ...],
+    reparse: str | None,
     concurrency: int | None,
 ) -> int:
     """``judge``: what the run has observed, by the judges of a judge work order."""
@@ -50,6 +57,9 @@ def judge_run(
     with Ledger.open(settings.ledger_path) as ledger:
         with ledger.reading() as reader:
             found = find_run(reader, run)
+            source = None if reparse is None else find_evaluation(reader, found.run_key, reparse)
+        if source is not None:
+            description = reparsing(ledger, source, description)
         session = find_or_create_evaluation(ledger, found, description, new=new, at_event=at_event)
         _let_wait(settings, ledger, session, retry)
         done = _to_end(settings, ledger, session, concurrency, f"tallystick judge {found.run_id} {order}")

@@ -12,13 +12,14 @@ import attrs
 from tallystick._wiring import ADAPTERS
 from tallystick.adapters.verdict_parsing import JsonVerdicts
 from tallystick.ledger.canonical import JsonValue, canonical_bytes
+from tallystick.ledger.evaluations import find_evaluation
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.run_reads import find_run
 from tallystick.ledger.states import DispatchState, IfUnknown
 from tallystick.ledger.verdicts import NoVerdictReason
 from tallystick.runner.evaluation_models import EvaluationEnd
 from tallystick.runner.evaluation_reports import evaluation_end
-from tallystick.runner.evaluations import describe_judge_order, find_or_create_evaluation, run_evaluation
+from tallystick.runner.evaluations import describe_judge_order, find_or_create_evaluation, reparsing, run_evaluation
 from tallystick.runner.judge_orders import JudgeOrder
 from tallystick.runner.protocols import Dispatching, NoVerdict, Observed, Outcome, Prepared, Usage, Verdict
 from tallystick.runner.stopping import StopSwitch
@@ -118,16 +119,19 @@ def judge(
     at_event: int | None = None,
     stop: StopSwitch | None = None,
     name: str = "strict",
+    reparse: str | None = None,
     **options: Any,
 ) -> EvaluationEnd:
     """Judge the run and say how the evaluation stands."""
     settings = {"backoff": {"first_seconds": 0.001, "max_seconds": 0.002}, "concurrency": 2, "grace_seconds": 0.2}
     order = JudgeOrder(name, judges=list(judges), **{**settings, **options})
+    description = describe_judge_order(order, ADAPTERS)
     with ledger.reading() as reader:
         found = find_run(reader, run)
-    session = find_or_create_evaluation(
-        ledger, found, describe_judge_order(order, ADAPTERS), new=new, at_event=at_event
-    )
+        source = None if reparse is None else find_evaluation(reader, found.run_key, reparse)
+    if source is not None:
+        description = reparsing(ledger, source, description)
+    session = find_or_create_evaluation(ledger, found, description, new=new, at_event=at_event)
     return evaluation_end(ledger, session.row, asyncio.run(run_evaluation(ledger, session, stop=stop)))
 
 

@@ -13,7 +13,7 @@ import tallystick as ts
 from tallystick._wiring import ADAPTERS
 from tallystick.adapters.rule_judges import contains, exact
 from tallystick.ledger.checks import check_ledger
-from tallystick.ledger.errors import EvaluationBusy, UsageError
+from tallystick.ledger.errors import EvaluationBusy, IdentityChanged, UsageError
 from tallystick.ledger.evaluation_holds import open_evaluation
 from tallystick.ledger.evaluations import create_evaluation, find_evaluation, write_set
 from tallystick.ledger.judgments import mark_judging
@@ -258,6 +258,45 @@ def test_verdicts_of_an_imported_run_feed_no_cache(ledger: Ledger) -> None:
         )
     )
     assert judge(ledger, run, ScriptedJudge(judge_always(PASSED)), new=True).calls == 1
+
+
+# Reading again.
+
+
+def test_c41_replies_that_were_kept_are_read_again_without_a_call(ledger: Ledger) -> None:
+    run = a_run(ledger)
+    replies = judge_in_turn(said(score=0.2), said(score=0.8), MALFORMED)
+    first = judge(ledger, run, ScriptedJudge(replies, scale=(0.0, 1.0)), concurrency=1)
+    assert first.judges[0].judged == 2
+    before = judge_dispatches(ledger)
+
+    silent = ScriptedJudge(judge_always(PASSED), scale=(0.0, 1.0), parser="json_verdict/2")
+    end = judge(ledger, run, silent, reparse="2")
+    assert (end.evaluation, end.set_at_event, end.calls, silent.asked) == (3, first.set_at_event, 0, [])
+    assert judge_dispatches(ledger) == before
+    rows = judgment_rows(ledger, "state, score, reason, raw, parser, reused_from IS NOT NULL, call_id", evaluation=3)
+    assert rows == [
+        ("judged", "0.2", None, '{"score": 0.2}', "json_verdict/2", 1, None),
+        ("judged", "0.8", None, '{"score": 0.8}', "json_verdict/2", 1, None),
+        ("no_verdict", None, "malformed_verdict", "well, it is fine", "json_verdict/2", 1, None),
+    ]
+    assert judge(ledger, run, silent, reparse="2").evaluation == 3, "the same is the same evaluation"
+    assert check_ledger(ledger) == []
+
+
+def test_what_left_no_reply_has_none_to_be_read_again(ledger: Ledger) -> None:
+    run = a_run(ledger, cases=2)
+    judge(ledger, run, ScriptedJudge(judge_in_turn(FAILED, PASSED)), concurrency=1)
+    judge(ledger, run, ScriptedJudge(judge_always(PASSED)), reparse="2")
+    assert judgment_rows(ledger, evaluation=3) == [(1, "no_verdict", None, "judge_error"), (2, "judged", 1, None)]
+
+
+@pytest.mark.parametrize("change", [{"rubric": "be mild"}, {"name": "another"}])
+def test_replies_are_not_read_for_a_judge_that_was_asked_something_else(ledger: Ledger, change: dict[str, Any]) -> None:
+    run = a_run(ledger)
+    judge(ledger, run, ScriptedJudge(judge_always(PASSED)))
+    with pytest.raises(IdentityChanged, match="asked its judges something else"):
+        judge(ledger, run, ScriptedJudge(judge_always(PASSED), **change), reparse="2")
 
 
 # Code of users, and deaths.
