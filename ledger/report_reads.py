@@ -11,7 +11,6 @@ from .states import DispatchState, SlotState
 __all__ = [
     "InFlight",
     "TroubledSlot",
-    "counted_by_budget",
     "held_by_unknown",
     "in_flight_slots",
     "troubled_slots",
@@ -71,19 +70,6 @@ def held_by_unknown(reader: Reader, run_key: int) -> dict[int, int]:
             " ON r.call_id = d.call_id AND r.dispatch_no = d.dispatch_no"
             " WHERE d.run_key = ? AND d.state IN ('intended', 'unknown') AND d.state = 'unknown' AND r.state = 'held'"
             " GROUP BY r.budget_no",
-            (run_key,),
-        )
-    )
-
-
-def counted_by_budget(reader: Reader, run_key: int) -> dict[int, int]:
-    """What the selected observations' own dispatches used, by budget number; what else is settled was wasted."""
-    return dict(
-        reader.rows(
-            "SELECT r.budget_no, sum(r.settled) FROM slots s JOIN observations o ON o.run_key = s.run_key"
-            " AND o.slot_no = s.slot_no AND o.attempt_no = s.selected_attempt"
-            " JOIN reservations r ON r.call_id = o.call_id AND r.dispatch_no = o.dispatch_no"
-            " WHERE s.run_key = ? AND s.state = 'selected' AND r.state = 'settled' GROUP BY r.budget_no",
             (run_key,),
         )
     )

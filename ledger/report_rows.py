@@ -1,6 +1,6 @@
 """Every planned observation of a run as it stood at an event, one by one, in the order of their numbers.
 
-Four queries are read side by side, each ordered by slot, so that memory does not grow with the run. What may have
+Five queries are read side by side, each ordered by slot, so that memory does not grow with the run. What may have
 changed since the event comes from the run's history, everything else from rows that are never changed.
 """
 
@@ -41,6 +41,11 @@ _DISPATCHES: Final = (
     " d.bytes_sent, d.status, d.reason, d.message, d.settled_by, d.tokens_in, d.tokens_out, d.cost_nanousd, d.replay"
     " FROM calls c JOIN dispatches d ON d.call_id = c.call_id WHERE c.run_key = ? AND c.owner = 'attempt'"
     " ORDER BY c.slot_no, c.attempt_no, c.position, d.dispatch_no"
+)
+_CARRIED: Final = (
+    "SELECT t.slot_no, t.attempt_no, o.call_id, o.dispatch_no FROM turns t JOIN turns o ON o.run_key = t.run_key"
+    " AND o.slot_no = t.slot_no AND o.attempt_no = t.carried_from AND o.session_no = t.session_no AND o.turn = t.turn"
+    " WHERE t.run_key = ? AND t.source = 'carried' ORDER BY t.slot_no, t.attempt_no, t.turn"
 )
 _JUDGMENTS: Final = (
     "SELECT slot_no, judge_no, attempt_no, sample_no, state, passed, score, reason, explanation, reused_from"
@@ -111,7 +116,10 @@ class GivenJudgment:
 
 @attrs.frozen
 class SlotRow:
-    """One planned observation; ``judgments`` are those of its selected attempt. ``attempts`` are in their order."""
+    """One planned observation; ``judgments`` are those of its selected attempt. ``attempts`` are in their order.
+
+    ``carried`` names the sends of earlier attempts whose answers the newest one has taken over, as turns.
+    """
 
     slot_no: int
     variant_no: int
@@ -126,6 +134,7 @@ class SlotRow:
     attempts: tuple[AttemptRow, ...]
     dispatches: tuple[DispatchRow, ...]
     judgments: tuple[GivenJudgment, ...]
+    carried: frozenset[tuple[str, int]] = frozenset()
 
     @property
     def newest(self) -> AttemptRow | None:
@@ -174,6 +183,7 @@ def slot_rows(reader: Reader, history: RunHistory, *, evaluation_no: int) -> Ite
     attempts = _BySlot(reader.each(_ATTEMPTS, (run_key,)))
     dispatches = _BySlot(reader.each(_DISPATCHES, (run_key,)))
     judgments = _BySlot(reader.each(_JUDGMENTS, (run_key, evaluation_no)))
+    carried = _BySlot(reader.each(_CARRIED, (run_key,)))
     for slot_no, variant_no, repetition, case_no, case_id, digest, metadata in reader.each(_SLOTS, (run_key,)):
         tried = tuple(
             _attempt(reader, history, row)
@@ -195,6 +205,7 @@ def slot_rows(reader: Reader, history: RunHistory, *, evaluation_no: int) -> Ite
             slot_no, variant_no, repetition, case_no, case_id, digest, metadata, history.state_of(slot_no).value,
             history.reasons.get(slot_no), history.selected_at[slot_no], tried, sent,
             tuple(one for one in given if one is not None),
+            frozenset((row[2], row[3]) for row in carried.take(slot_no) if row[1] == history.attempts[slot_no]),
         )  # fmt: skip
 
 

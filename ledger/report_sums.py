@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import attrs
 
@@ -65,20 +66,29 @@ def judge_dispatches(reader: Reader, history: RunHistory) -> Iterator[JudgeDispa
             yield JudgeDispatch(dispatch_no, state, *used)
 
 
+_OF_SELECTED: Final = (
+    "SELECT s.slot_no, r.budget_no, sum(r.settled) FROM slots s JOIN calls c ON c.run_key = s.run_key"
+    " AND c.slot_no = s.slot_no AND c.attempt_no = s.selected_attempt AND c.owner = 'attempt'"
+    " JOIN dispatches d ON d.call_id = c.call_id AND d.state = 'answered'"
+    " JOIN reservations r ON r.call_id = d.call_id AND r.dispatch_no = d.dispatch_no"
+    " WHERE s.run_key = ? AND s.state = 'selected' AND r.state = 'settled' GROUP BY s.slot_no, r.budget_no"
+)
+_CARRIED: Final = (
+    "SELECT t.slot_no, r.budget_no, sum(r.settled) FROM turns t JOIN slots s ON s.run_key = t.run_key"
+    " AND s.slot_no = t.slot_no AND s.selected_attempt = t.attempt_no JOIN turns o ON o.run_key = t.run_key"
+    " AND o.slot_no = t.slot_no AND o.attempt_no = t.carried_from AND o.session_no = t.session_no AND o.turn = t.turn"
+    " JOIN reservations r ON r.call_id = o.call_id AND r.dispatch_no = o.dispatch_no"
+    " WHERE t.run_key = ? AND t.source = 'carried' AND r.state = 'settled' GROUP BY t.slot_no, r.budget_no"
+)
+
+
 def counted_at(reader: Reader, history: RunHistory) -> dict[int, int]:
     """What the sends of selected observations used, by budget number; what else is settled was wasted."""
     found: dict[int, int] = {}
-    rows = reader.each(
-        "SELECT s.slot_no, r.budget_no, sum(r.settled) FROM slots s JOIN calls c ON c.run_key = s.run_key"
-        " AND c.slot_no = s.slot_no AND c.attempt_no = s.selected_attempt AND c.owner = 'attempt'"
-        " JOIN dispatches d ON d.call_id = c.call_id AND d.state = 'answered'"
-        " JOIN reservations r ON r.call_id = d.call_id AND r.dispatch_no = d.dispatch_no"
-        " WHERE s.run_key = ? AND s.state = 'selected' AND r.state = 'settled' GROUP BY s.slot_no, r.budget_no",
-        (history.run_key,),
-    )
-    for slot_no, budget_no, amount in rows:
-        if history.selected_at[slot_no]:
-            found[budget_no] = found.get(budget_no, 0) + amount
+    for query in (_OF_SELECTED, _CARRIED):
+        for slot_no, budget_no, amount in reader.each(query, (history.run_key,)):
+            if history.selected_at[slot_no]:
+                found[budget_no] = found.get(budget_no, 0) + amount
     return found
 
 

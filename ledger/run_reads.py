@@ -90,7 +90,10 @@ class BudgetState:
 
 @attrs.frozen
 class Totals:
-    """What was sent and what is known of it. ``wasted`` counts dispatches that gave no selected observation."""
+    """What was sent and what is known of it. ``wasted`` counts dispatches that gave no selected observation.
+
+    ``replays`` are sends of conversations' turns that an earlier attempt had an answer to.
+    """
 
     attempts: int
     calls: int
@@ -101,6 +104,7 @@ class Totals:
     cost_nanousd: int | None
     unpriced: int
     wasted: int
+    replays: int
 
 
 def find_run(reader: Reader, text: str) -> RunRow:
@@ -222,10 +226,15 @@ def budgets_of(reader: Reader, run_key: int) -> list[BudgetState]:
 
 _DISPATCHED = (
     "SELECT state, count(*), count(*) FILTER (WHERE dispatch_no = 1), sum(tokens_in), sum(tokens_out),"
-    " sum(cost_nanousd), count(*) FILTER (WHERE cost_nanousd IS NULL) FROM dispatches WHERE run_key = ? GROUP BY state"
+    " sum(cost_nanousd), count(*) FILTER (WHERE cost_nanousd IS NULL), sum(replay) FROM dispatches WHERE run_key = ?"
+    " GROUP BY state"
 )
 _ATTEMPTED = (
     "SELECT coalesce(sum(attempts), 0), count(*) FILTER (WHERE state = 'selected') FROM slots WHERE run_key = ?"
+)
+_TURNED = (
+    "SELECT count(*), count(DISTINCT t.slot_no) FROM turns t JOIN slots s ON s.run_key = t.run_key"
+    " AND s.slot_no = t.slot_no AND s.selected_attempt = t.attempt_no WHERE t.run_key = ?"
 )
 
 
@@ -241,7 +250,10 @@ def totals_of(reader: Reader, run_key: int) -> Totals:
     unpriced = sum(row[6] for row in rows if row[0] not in ("refused", "intended"))
     sent = sum(by_state.values())
     calls = sum(row[2] for row in rows)
-    return Totals(attempts, calls, sent, by_state, tokens_in, tokens_out, cost, unpriced, sent - selected)
+    # A conversation came of as many sends as it has turns, every other observation of one.
+    turns, conversations = reader.row(_TURNED, (run_key,))
+    wasted, replays = sent - (selected - conversations + turns), sum(row[7] for row in rows)
+    return Totals(attempts, calls, sent, by_state, tokens_in, tokens_out, cost, unpriced, wasted, replays)
 
 
 def own_budgets_of(reader: Reader, run_key: int) -> list[BudgetState]:

@@ -103,6 +103,7 @@ class Spent:
     calls: int = 0
     by_state: Counter[str] = attrs.field(factory=Counter)
     wasted: int = 0
+    replays: int = 0
     tokens_in: int | None = None
     tokens_out: int | None = None
     cost_nanousd: int | None = None
@@ -117,6 +118,7 @@ class Spent:
                 one.state, one.dispatch_no, one.tokens_in, one.tokens_out, one.cost_nanousd,
             )  # fmt: skip
             self.wasted += one.state not in _UNDECIDED
+            self.replays += one.replay
         self.wasted -= useful
 
     def add_dispatch(self, state: str, number: int, tokens_in: int | None, tokens_out: int | None,

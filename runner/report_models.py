@@ -78,7 +78,8 @@ class BudgetLine(Part):
 class TotalsPart(Part):
     """Everything sent in all sessions; null is unknown, and a cost with ``unpriced_dispatches`` is a lower bound.
 
-    ``wasted_dispatches`` are those whose outcome is known and that gave no selected observation.
+    ``wasted_dispatches`` are those whose outcome is known and that gave no selected observation. ``replays`` are sends
+    of conversations' turns that an earlier attempt had an answer to.
     """
 
     attempts: int
@@ -86,6 +87,7 @@ class TotalsPart(Part):
     dispatches: int
     dispatches_by_state: dict[str, int]
     wasted_dispatches: int
+    replays: int
     tokens_in: int | None
     tokens_out: int | None
     cost_usd: str | None

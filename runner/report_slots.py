@@ -57,11 +57,16 @@ def metadata_of(text: str) -> dict[str, Any]:
 
 
 def useful_dispatches(row: SlotRow) -> list[DispatchRow]:
-    """The sends that the selected observation came of."""
+    """The sends that the selected observation came of; in a conversation also those of turns that it carried over."""
     if not row.selected_at:
         return []
-    newest = len(row.attempts)
-    return [one for one in row.dispatches if one.attempt_no == newest and one.state == DispatchState.ANSWERED]
+    newest, carried = len(row.attempts), row.carried
+    return [
+        one
+        for one in row.dispatches
+        if (one.attempt_no == newest or (one.call_id, one.dispatch_no) in carried)
+        and one.state == DispatchState.ANSWERED
+    ]
 
 
 def seconds_of(row: SlotRow) -> float | None:

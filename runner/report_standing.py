@@ -76,7 +76,7 @@ def totals_part(spent: Spent) -> TotalsPart:
     """What was sent, in the report's words."""
     return TotalsPart(
         attempts=spent.attempts, calls=spent.calls, dispatches=sum(spent.by_state.values()),
-        dispatches_by_state=dict(sorted(spent.by_state.items())), wasted_dispatches=spent.wasted,
+        dispatches_by_state=dict(sorted(spent.by_state.items())), wasted_dispatches=spent.wasted, replays=spent.replays,
         tokens_in=spent.tokens_in, tokens_out=spent.tokens_out,
         cost_usd=None if spent.cost_nanousd is None else usd_text(spent.cost_nanousd),
         unpriced_dispatches=spent.unpriced,

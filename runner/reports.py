@@ -246,6 +246,7 @@ def _totals(reader: Reader, run: RunRow) -> TotalsPart:
     return TotalsPart(
         attempts=found.attempts, calls=found.calls, dispatches=found.dispatches,
         dispatches_by_state=dict(sorted(found.by_state.items())), wasted_dispatches=max(0, found.wasted - undecided),
+        replays=found.replays,
         tokens_in=found.tokens_in, tokens_out=found.tokens_out,
         cost_usd=None if found.cost_nanousd is None else usd_text(found.cost_nanousd),
         unpriced_dispatches=found.unpriced,

@@ -230,6 +230,9 @@ def _calls(totals: TotalsPart) -> list[tuple[str, str]]:
     rows = [("calls", f"{sent}: {states}" if states else sent)]
     if totals.wasted_dispatches:
         rows.append(("wasted", f"{totals.wasted_dispatches} sent without giving an observation that counts"))
+    if totals.replays:
+        told = plural(totals.replays, "turn")
+        rows.append(("replays", f"{told} of conversations asked, and paid for, once more"))
     tokens = [(totals.tokens_in, "in"), (totals.tokens_out, "out")]
     told = ", ".join(f"{count} {way}" for count, way in tokens if count is not None)
     if told:
