@@ -27,6 +27,7 @@ __all__ = [
     "kept_reply",
     "open_judgments",
     "suspect_judgments",
+    "verdict_pairs",
     "waiting_count",
 ]
 
@@ -159,6 +160,24 @@ def suspect_judgments(reader: Reader, run_key: int, evaluation_no: int, *, limit
         " ORDER BY j.solitary_deaths, j.judge_no, j.slot_no, j.sample_no LIMIT ?",
         (run_key, evaluation_no, limit),
     )
+
+
+def verdict_pairs(
+    reader: Reader, run_key: int, evaluation_no: int, first: int, second: int
+) -> dict[tuple[str, str], int]:
+    """How often each pair of verdicts occurs where both judges gave one: ``pass``, ``fail``, or the score's text."""
+    rows = reader.rows(
+        f"SELECT {_VERDICT.format('a')}, {_VERDICT.format('b')}, count(*) FROM judgments a JOIN judgments b"
+        " ON b.run_key = a.run_key AND b.evaluation_no = a.evaluation_no AND b.judge_no = ? AND b.slot_no = a.slot_no"
+        " AND b.attempt_no = a.attempt_no AND b.sample_no = a.sample_no AND b.state = 'judged'"
+        " WHERE a.run_key = ? AND a.evaluation_no = ? AND a.judge_no = ? AND a.state = 'judged' GROUP BY 1, 2"
+        " ORDER BY 1, 2",
+        (second, run_key, evaluation_no, first),
+    )
+    return {(one, other): count for one, other, count in rows}
+
+
+_VERDICT: Final = "CASE {0}.passed WHEN 1 THEN 'pass' WHEN 0 THEN 'fail' ELSE {0}.score END"
 
 
 def is_out_of_budget(reader: Reader, run_key: int) -> bool:
