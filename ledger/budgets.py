@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import bindparam, func, update
 
+from .custody import LOCAL_FROM, require_held
 from .errors import BudgetExhausted, TransitionRefused, UsageError
 from .records import EVALUATION_SCOPE, DispatchFacts, DispatchKey, Hold
 from .schema import IN_TROUBLE, budget_amendments, budgets, reservations
@@ -190,6 +191,8 @@ def holds_of(tx: Transaction, call_id: str, dispatch_no: int) -> tuple[Hold, ...
 
 def amend(tx: Transaction, run_key: int, budget_no: int, *, limit: int, reason: str, made_by: str) -> None:
     """Change a limit and record it; raises UsageError when what is held and settled would not fit."""
+    if budget_no < LOCAL_FROM:
+        require_held(tx, run_key)
     row = tx.row("SELECT limit_amount, held, settled, kind, scope FROM budgets WHERE run_key = ? AND budget_no = ?",
                  (run_key, budget_no))  # fmt: skip
     if row is None:
@@ -215,6 +218,8 @@ def amend_bound(
     tx: Transaction, run_key: int, budget_no: int, *, kind: BudgetKind, bound: int | None, reason: str, made_by: str
 ) -> None:
     """Change what a dispatch sets aside from now on, and record it; raises UsageError where it cannot be hard."""
+    if budget_no < LOCAL_FROM:
+        require_held(tx, run_key)
     old_kind, old_bound, limit, held, settled = tx.row(
         "SELECT kind, bound_amount, limit_amount, held, settled FROM budgets WHERE run_key = ? AND budget_no = ?",
         (run_key, budget_no),

@@ -59,6 +59,7 @@ LEASE_RULES: Final[tuple[Rule, ...]] = (
         "dispatches are under way under leases that are not held",
         "SELECT 'call ' || d.call_id || ' dispatch ' || d.dispatch_no FROM dispatches d JOIN calls c"
         " ON c.call_id = d.call_id JOIN leases l ON l.lease_id = c.lease_id"
+        " JOIN runs r ON r.run_key = c.run_key AND r.custody = 'held'"
         " WHERE d.state IN ('intended', 'unknown') AND d.state = 'intended' AND l.state <> 'held'",
         _RESTORE,
     ),

@@ -15,18 +15,36 @@ from .ledger_place import identity_in
 from .states import CustodyState
 from .transaction import Transaction
 
-__all__ = ["LOCAL_FROM", "elsewhere", "next_number", "require_held", "require_judgeable", "unfinished_copies"]
+__all__ = [
+    "LOCAL_FROM",
+    "elsewhere",
+    "next_number",
+    "refuse_moved_away",
+    "require_held",
+    "require_judgeable",
+    "unfinished_copies",
+]
 
 LOCAL_FROM: Final = 1001
 """Evaluations of a copy, and their budgets, are numbered from here on: so they stay beside those that the run gets
 where it is held, when a later snapshot brings them."""
 
 
-def require_held(tx: Transaction, run_key: int) -> None:
+def require_held(reader: Reader | Transaction, run_key: int) -> None:
     """Raise CustodyElsewhere unless the run is this ledger's to continue, and to decide on."""
-    run_id, custody = tx.row("SELECT run_id, custody FROM runs WHERE run_key = ?", (run_key,))
+    run_id, custody = reader.row("SELECT run_id, custody FROM runs WHERE run_key = ?", (run_key,))
     if custody != CustodyState.HELD:
-        raise elsewhere(tx, run_id, custody)
+        raise elsewhere(reader, run_id, custody)
+
+
+def refuse_moved_away(reader: Reader, work_order_digest: str) -> None:
+    """Raise CustodyElsewhere where the newest run of that very work order was moved away: a new one would pay again."""
+    row = reader.row(
+        "SELECT run_id, custody FROM runs WHERE work_order_digest = ? AND state NOT IN ('planning', 'importing')"
+        " ORDER BY run_key DESC LIMIT 1", (work_order_digest,),
+    )  # fmt: skip
+    if row is not None and row[1] in (CustodyState.MOVING, CustodyState.MOVED):
+        raise elsewhere(reader, *row)
 
 
 def require_judgeable(tx: Transaction, run_key: int, evaluation_no: int | None = None) -> None:
@@ -65,11 +83,11 @@ def unfinished_copies(reader: Reader) -> list[str]:
                                           " AND left_out IS NULL ORDER BY run_key")]  # fmt: skip
 
 
-def elsewhere(tx: Transaction, run_id: str, custody: str) -> CustodyElsewhere:
+def elsewhere(reader: Reader | Transaction, run_id: str, custody: str) -> CustodyElsewhere:
     """The error for a run that is not this ledger's; says how it came about and what to do."""
     adopt_it = f"or take it over: `tallystick adopt {run_id[:12]} --reason TEXT`"
     if custody == CustodyState.COPY:
-        why, remedy = _why_copy(tx, run_id), f"go on with it where it is held, {adopt_it}"
+        why, remedy = _why_copy(reader, run_id), f"go on with it where it is held, {adopt_it}"
     elif custody == CustodyState.MOVING:
         why = f"run {run_id} is being moved away"
         remedy = f"finish the move (`tallystick export {run_id[:12]} --move -o FILE`), {adopt_it}"
@@ -79,9 +97,9 @@ def elsewhere(tx: Transaction, run_id: str, custody: str) -> CustodyElsewhere:
     return CustodyElsewhere(why, remedy, run_id)
 
 
-def _why_copy(tx: Transaction, run_id: str) -> str:
-    known = identity_in(tx.row("SELECT value FROM facts WHERE name = 'ledger'")[0])
-    brought = tx.row("SELECT 1 FROM imports i JOIN runs r ON r.run_key = i.run_key WHERE r.run_id = ?", (run_id,))
+def _why_copy(reader: Reader | Transaction, run_id: str) -> str:
+    known = identity_in((reader.row("SELECT value FROM facts WHERE name = 'ledger'") or (None,))[0])
+    brought = reader.row("SELECT 1 FROM imports i JOIN runs r ON r.run_key = i.run_key WHERE r.run_id = ?", (run_id,))
     if brought is None and known is not None and known.copied_from:
         return f"run {run_id} is a copy: this ledger's file was copied, restored or moved to another disk"
     return f"run {run_id} is a copy, and not this ledger's to continue"

@@ -16,7 +16,7 @@ from .ledger_place import ledger_id
 from .states import CustodyState, RunState
 from .transaction import Transaction
 
-__all__ = ["Adopted", "adopt", "begin_move", "end_move", "state_before_move"]
+__all__ = ["Adopted", "adopt", "begin_move", "end_move", "lose_custody"]
 
 
 @attrs.frozen
@@ -46,13 +46,13 @@ def begin_move(ledger: Ledger, run_id: str) -> bool:
 
     Raises RunBusy while somebody executes it, CustodyElsewhere where it is not this ledger's.
     """
-    with ledger.reading() as reader:
-        row = reader.row("SELECT run_key, state, custody FROM runs WHERE run_id = ?", (run_id,))
+    # In a transaction, though it only reads: who writes has noticed whether the file was copied.
+    row = ledger.write(lambda tx: tx.row("SELECT state, custody FROM runs WHERE run_id = ?", (run_id,)))
     if row is None:
         raise RunNotFound(f"there is no run {run_id}", "list them with `tallystick runs`", run_id)
-    if row[2] == CustodyState.MOVING:
+    if row[1] == CustodyState.MOVING:
         return True
-    if row[1] in (RunState.OPEN, RunState.FINISHED):
+    if row[0] in (RunState.OPEN, RunState.FINISHED):
         # To be its coordinator for an instant shows that nobody else is, and finds out what a dead one left.
         held = open_run(ledger, run_id)
         ledger.write(lambda tx: _begin_move(tx, run_id, held.lease_id))
@@ -75,10 +75,37 @@ def end_move(ledger: Ledger, run_ids: list[str]) -> None:
     crashpoint("custody.moved")
 
 
-def state_before_move(tx: Transaction, run_key: int) -> str:
-    """How the run stood when its move began."""
-    body = tx.row("SELECT body FROM events WHERE run_key = ? AND kind = 'run.moving' ORDER BY event_no DESC LIMIT 1",
-                  (run_key,))[0]  # fmt: skip
+def lose_custody(ledger: Ledger, run_id: str, *, epoch: int, snapshot: str) -> bool:
+    """Honour that somebody else has taken custody, with a higher epoch; says whether it was this ledger's.
+
+    Raises RunBusy while somebody executes the run here.
+    """
+
+    def work(tx: Transaction) -> bool:
+        row = tx.row(
+            "SELECT run_key, state FROM runs WHERE run_id = ? AND custody = 'held' AND custody_epoch < ?",
+            (run_id, epoch),
+        )
+        if row is None:
+            return False
+        run_key, state = row
+        if tx.row("SELECT 1 FROM leases WHERE run_key = ? AND state IN ('held', 'waiting')", (run_key,)) is not None:
+            raise RunBusy(f"something of run {run_id} is held here", "stop it, then import again", run_id)
+        tx.event(run_key, "run.custody_lost", {"state": state, "epoch": epoch, "snapshot": snapshot})
+        for new in (RunState.MOVING, RunState.MOVED):
+            tx.change("UPDATE runs SET state = ?, custody = ?, custody_epoch = ? WHERE run_key = ?",
+                      (new, new, epoch, run_key))  # fmt: skip
+        return True
+
+    return ledger.write(work)
+
+
+def _state_before(tx: Transaction, run_key: int) -> str:
+    """How the run stood when it was moved away, or when this ledger learned that it is another's."""
+    body = tx.row(
+        "SELECT body FROM events WHERE run_key = ? AND kind IN ('run.moving', 'run.custody_lost')"
+        " ORDER BY event_no DESC LIMIT 1", (run_key,),
+    )[0]  # fmt: skip
     said: dict[str, Any] = json.loads(body)
     return str(said["state"])
 
@@ -122,7 +149,7 @@ def _adopt(tx: Transaction, run_id: str, reason: str, made_by: str) -> Adopted:
             "import a snapshot that was exported without --slots and --redact", run_id,
         )  # fmt: skip
     if custody in (CustodyState.MOVING, CustodyState.MOVED):
-        tx.change("UPDATE runs SET state = ? WHERE run_key = ?", (state_before_move(tx, run_key), run_key))
+        tx.change("UPDATE runs SET state = ? WHERE run_key = ?", (_state_before(tx, run_key), run_key))
     tx.change("UPDATE runs SET custody = 'held', custody_epoch = ? WHERE run_key = ?", (epoch + 1, run_key))
     tx.event(run_key, "run.adopted", {
         "was": custody, "epoch": epoch + 1, "reason": reason, "by": made_by, "ledger": ledger_id(tx),

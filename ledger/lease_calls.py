@@ -136,6 +136,8 @@ def open_calls(reader: Reader | Transaction, resource: str, *, without: Sequence
         # By open dispatches, which are few; a ledger may have seen any number of leases.
         " FROM dispatches d INDEXED BY dispatches_open JOIN calls c ON c.call_id = d.call_id"
         " JOIN leases l ON l.lease_id = c.lease_id"
+        # What another ledger goes on with is for that one to reconcile.
+        " JOIN runs r ON r.run_key = c.run_key AND r.custody = 'held'"
         " LEFT JOIN sessions s ON s.run_key = c.run_key AND s.slot_no = c.slot_no AND s.attempt_no = c.attempt_no"
         " AND s.session_no = c.session_no"
         f" WHERE d.state IN ('intended', 'unknown') AND l.resource = ? AND l.lease_id NOT IN ({marks})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from .custody import require_held
 from .errors import RunNotResumable, UsageError
 from .schema import IN_TROUBLE
 from .standing import steps_of
@@ -17,6 +18,7 @@ _CHUNK: Final = 20_000
 
 def ask_to_stop(tx: Transaction, run_key: int, *, reason: str) -> None:
     """Ask the run's coordinator, wherever it is, to stop as after a first Ctrl-C."""
+    require_held(tx, run_key)
     tx.change("UPDATE runs SET stop_asked_us = ?, stop_reason = ? WHERE run_key = ? AND state = 'open'",
               (tx.now_us, reason, run_key))  # fmt: skip
     tx.event(run_key, "run.stop_asked", {"reason": reason})
@@ -80,6 +82,7 @@ def abandon_run(tx: Transaction, run_key: int, *, reason: str, made_by: str) -> 
 
     Raises RunNotResumable while something is in flight.
     """
+    require_held(tx, run_key)
     state, in_flight = tx.row(
         "SELECT state, EXISTS (SELECT 1 FROM slots INDEXED BY slots_in_flight"
         " WHERE run_key = runs.run_key AND slots.state = 'in_flight') FROM runs WHERE run_key = ?",
@@ -116,6 +119,7 @@ def retry(tx: Transaction, run_key: int, *, state: str, reason: str | None) -> i
             f"slots that are {state} cannot be retried",
             f"name one of {', '.join(RETRIABLE)}; unknown outcomes are settled with `tallystick reconcile`",
         )
+    require_held(tx, run_key)
     named = " AND (reason = ? OR substr(reason, 1, length(?)) = ?)"
     which, values = ("", ()) if reason is None else (named, (reason, f"{reason}.", f"{reason}."))
     count = tx.change(

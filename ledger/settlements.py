@@ -13,6 +13,7 @@ import attrs
 from . import budgets
 from .artifacts import record
 from .contamination import touched_late
+from .custody import require_held
 from .errors import TransitionRefused
 from .moves import add_observation, take_up_again
 from .open_calls import calls_of
@@ -106,6 +107,7 @@ def _taken(tx: Transaction, settlement: Settlement) -> DispatchKey:
             "list what is unknown with `tallystick reconcile RUN`", "dispatch", settlement.decision,
         )  # fmt: skip
     run_key, slot_no, attempt_no, _ = row
+    require_held(tx, run_key)
     holds = budgets.holds_of(tx, settlement.call_id, settlement.dispatch_no)
     key = DispatchKey(run_key, slot_no, attempt_no, settlement.call_id, settlement.dispatch_no, holds)
     tx.execute(

@@ -89,11 +89,13 @@ def compare(ours: Events, entry: RunEntry, theirs: Reader, their_key: int) -> Co
 
 
 def is_local(kind: str, body: dict[str, Any]) -> bool:
-    """Whether an event is of an evaluation that was made on a copy."""
-    return kind.partition(".")[0] in _JUDGING and int(body.get("evaluation", 0)) >= LOCAL_FROM
+    """Whether an event is of an evaluation that was made on a copy, or of a budget of one."""
+    family = kind.partition(".")[0]
+    number = body.get("budget", 0) if family == "budget" else body.get("evaluation", 0)
+    return family in _JUDGING and int(number) >= LOCAL_FROM
 
 
-_JUDGING: Final = ("evaluation", "judgment", "judgments", "observation")
+_JUDGING: Final = ("evaluation", "judgment", "judgments", "observation", "budget")
 
 
 @attrs.frozen
@@ -134,8 +136,7 @@ def _diverged(entry: RunEntry, here: _History, there: _History, shared: int) -> 
     return SnapshotDiverged(
         f"run {entry.run} went on here and in the snapshot: event {first} is {here.told_at(first)} here and"
         f" {there.told_at(first)} there",
-        "import it into a ledger of its own to look at it; `tallystick fork` makes a new run of either",
-        entry.run, first,
+        "import it into a ledger of its own to look at it; only one of both can be gone on with", entry.run, first,
     )  # fmt: skip
 
 

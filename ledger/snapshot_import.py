@@ -15,10 +15,11 @@ from typing import Any, Final
 import attrs
 
 from .crashpoints import crashpoint
+from .custody_changes import lose_custody
 from .driver import DatabaseError
-from .errors import RunBusy, SnapshotInvalid
+from .errors import RunBusy, SnapshotDiverged, SnapshotInvalid
 from .import_care import discard_half_imported, discard_run, import_folder
-from .ledger import Ledger
+from .ledger import Ledger, Reader
 from .ledger_place import ledger_id
 from .schema import imports
 from .snapshot_compare import Became, Comparison, compare
@@ -84,10 +85,23 @@ def import_snapshot(ledger: Ledger, path: Path) -> Imported:
     discard_half_imported(ledger)
     with import_folder(ledger) as folder, verified(path, folder) as snapshot:
         with ledger.reading() as reader:
-            found = [compare(reader, entry, snapshot.rows, snapshot.run_key(entry)) for entry in snapshot.manifest.runs]
+            found = [_compare(ledger, reader, snapshot, entry) for entry in snapshot.manifest.runs]
         if any(one.became is not Became.UNCHANGED for one in found):
             _take_in(ledger, snapshot, found)
     return Imported(path, snapshot.manifest.digest, tuple(map(_told, snapshot.manifest.runs, found)))
+
+
+def _compare(ledger: Ledger, reader: Reader, snapshot: VerifiedSnapshot, entry: RunEntry) -> Comparison:
+    try:
+        return compare(reader, entry, snapshot.rows, snapshot.run_key(entry))
+    except SnapshotDiverged as problem:
+        # It was adopted elsewhere, and went on here as well: what happened here stays, and nothing more may.
+        if lose_custody(ledger, entry.run, epoch=entry.epoch, snapshot=snapshot.manifest.digest):
+            raise SnapshotDiverged(
+                f"{problem.what}; it was taken over there with epoch {entry.epoch}, so it goes on here no more",
+                problem.remedy, problem.run_id, problem.event_no,
+            ) from problem  # fmt: skip
+        raise
 
 
 def _told(entry: RunEntry, found: Comparison) -> ImportedRun:

@@ -77,7 +77,8 @@ _EXPRESSIONS: Final[dict[tuple[str, str], str]] = {
     ("leases", "reason"): f"CASE WHEN {_ENDED_LEASE} THEN 'left behind by a snapshot' ELSE reason END",
     ("runs", "state"): (
         "CASE WHEN state IN ('moving', 'moved') THEN (SELECT json_extract(e.body, '$.state') FROM events e"
-        " WHERE e.run_key = runs.run_key AND e.kind = 'run.moving' ORDER BY e.event_no DESC LIMIT 1) ELSE state END"
+        " WHERE e.run_key = runs.run_key AND e.kind IN ('run.moving', 'run.custody_lost')"
+        " ORDER BY e.event_no DESC LIMIT 1) ELSE state END"
     ),
 }
 

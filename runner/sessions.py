@@ -14,6 +14,7 @@ from ..ledger import budgets, run_ends
 from ..ledger.canonical import parse_json
 from ..ledger.coordinators import Coordinator, open_run, refuse_busy, release_run
 from ..ledger.crashpoints import crashpoint
+from ..ledger.custody import refuse_moved_away, require_held
 from ..ledger.errors import RunNotResumable, UsageError
 from ..ledger.ledger import Ledger
 from ..ledger.local_facts import folder_of, remember_folder
@@ -65,11 +66,15 @@ def find_or_create(ledger: Ledger, description: Description, *, new: bool = Fals
     """The run of this work order: an unfinished or finished one goes on, else one is created.
 
     ``new`` always creates one. Raises IdentityChanged when an unfinished run of that name was of another identity, or
-    the run that would go on has other judges.
+    the run that would go on has other judges, and CustodyElsewhere when it is another ledger's.
     """
     with ledger.reading() as reader:
         found = None if new else run_by_digest(reader, description.digest)
         other = None if new or found else unfinished_of_name(reader, description.order.name)
+        if found is None and not new:
+            refuse_moved_away(reader, description.digest)
+        elif found is not None and found.state != "finished":
+            require_held(reader, found.run_key)
     if other is not None:
         refuse_changes(other.run_id, compare(_stored_identity(other), description.identity))
     if found is not None:
@@ -94,10 +99,13 @@ def reopened(
 ) -> Session:
     """A run from what the ledger keeps of it; ``targets``, ``judges`` and ``user`` given from Python are given again.
 
-    Raises IdentityChanged, with every difference, when what an answer depends on is not what it was.
+    Raises IdentityChanged, with every difference, when what an answer depends on is not what it was, and
+    CustodyElsewhere.
     """
     with ledger.reading() as reader:
         run = find_run(reader, run_id)
+        if run.state != "finished":
+            require_held(reader, run.run_key)  # before code and secrets are looked for, which a copy may not have
         known = folder or folder_of(reader, run.run_id)
     order = WorkOrder.from_document(
         parse_json(run.work_order),  # type: ignore[arg-type]

@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._wiring import ADAPTERS
 from .ledger import run_ends
@@ -39,6 +39,11 @@ from .runner.results import RunOutcome, outcome_of
 from .runner.sessions import find_or_create, reopened, run_session
 from .runner.stopping import StopSwitch
 from .runner.work_order import WorkOrder, load_work_order
+
+if TYPE_CHECKING:
+    from .ledger.custody_changes import Adopted
+    from .ledger.snapshot_export import Exported
+    from .ledger.snapshot_import import Imported
 
 __all__ = ["OpenLedger", "open", "resume", "resume_async", "run", "run_async"]
 
@@ -290,6 +295,43 @@ class OpenLedger:
         """
         run_key = self.find(run).run_key
         return self._ledger.write(lambda tx: run_ends.retry(tx, run_key, state=state, reason=reason))
+
+    def export(
+        self,
+        *runs: str,
+        to: StrPath,
+        move: bool = False,
+        slots: Sequence[str] = (),
+        redact: Sequence[str] = (),
+        force: bool = False,
+    ) -> Exported:
+        """Write the runs with everything that they refer to into one file, durably, while they may go on.
+
+        A copy, unless ``move`` gives them away. ``slots`` and ``redact`` say what is left out, as for the command line.
+        Raises UsageError where the path is taken (unless ``force``), RunBusy and CustodyElsewhere for a move.
+        """
+        from .ledger.snapshot_wish import SnapshotWish, write_snapshot
+
+        wish = SnapshotWish(move=move, slots=tuple(slots), redact=tuple(redact), force=force)
+        return write_snapshot(self._ledger, [self.find(run).run_id for run in runs], Path(to), wish)
+
+    def import_(self, path: StrPath) -> Imported:
+        """Verify a snapshot completely and take in its runs, or nothing; the same again changes nothing.
+
+        Raises SnapshotInvalid (with the place), SnapshotNewer, SnapshotDiverged and RunBusy.
+        """
+        from .ledger.snapshot_import import import_snapshot
+
+        return import_snapshot(self._ledger, Path(path))
+
+    def adopt(self, run: str, *, reason: str, made_by: str) -> Adopted:
+        """Go on here with a run that is a copy, or take back one that was moved away and never imported.
+
+        That nobody else goes on with it cannot be proven: ``reason`` is kept as the word for it.
+        """
+        from .ledger.custody_changes import adopt
+
+        return adopt(self._ledger, self.find(run).run_id, reason=reason, made_by=made_by)
 
 
 def _options(at: int | None, slices: Mapping[str, Any] | None, by: str | None, evaluation: str | None) -> ReportOptions:
