@@ -32,6 +32,8 @@ _FORBIDDEN: Final = {
         "SELECT d.call_id, d.dispatch_no, b.budget_no FROM dispatches d JOIN budgets b ON b.run_key = d.run_key"
         " WHERE b.scope = 'run' AND NOT EXISTS (SELECT 1 FROM reservations r WHERE r.call_id = d.call_id"
         " AND r.dispatch_no = d.dispatch_no AND r.budget_no = b.budget_no)"
+        # A reset counts in budgets of the device alone.
+        " AND NOT EXISTS (SELECT 1 FROM calls c WHERE c.call_id = d.call_id AND c.owner = 'lease')"
     ),
     "I2: a dispatch that was intended after its slot had its observation": (
         "SELECT d.call_id FROM dispatches d JOIN calls c ON c.call_id = d.call_id"
@@ -73,7 +75,9 @@ _FORBIDDEN: Final = {
     ),
     "I5: a fence that did not rise": (
         "SELECT a.resource FROM leases a JOIN leases b ON b.resource = a.resource"
-        " WHERE a.asked_us < b.asked_us AND a.fence >= b.fence"
+        # Of those that were granted; a quarantine without a holder has a row of its own, and no fence.
+        " WHERE a.since_us < b.since_us AND a.fence >= b.fence AND (a.set_id IS NOT NULL OR a.resource LIKE 'run:%')"
+        " AND (b.set_id IS NOT NULL OR b.resource LIKE 'run:%')"
     ),
     "I6: a budget that does not add up to its reservations": (
         "SELECT b.budget_no, b.held, b.settled FROM budgets b WHERE b.held <> (SELECT coalesce(sum(r.held), 0)"
