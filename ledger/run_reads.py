@@ -229,6 +229,11 @@ _DISPATCHED = (
     " sum(cost_nanousd), count(*) FILTER (WHERE cost_nanousd IS NULL), sum(replay) FROM dispatches WHERE run_key = ?"
     " GROUP BY state"
 )
+# By the index of calls that were made under a lease, which is empty where there are no devices.
+_FOR_DEVICES = (
+    "SELECT d.state, count(*) FROM calls c INDEXED BY calls_of_lease JOIN dispatches d ON d.call_id = c.call_id"
+    " WHERE c.lease_id IS NOT NULL AND c.owner = 'lease' AND c.run_key = ? GROUP BY d.state"
+)
 _ATTEMPTED = (
     "SELECT coalesce(sum(attempts), 0), count(*) FILTER (WHERE state = 'selected') FROM slots WHERE run_key = ?"
 )
@@ -239,17 +244,18 @@ _TURNED = (
 
 
 def totals_of(reader: Reader, run_key: int) -> Totals:
-    """Everything that was sent for the run, in all its sessions.
+    """Everything that was sent for the run, in all its sessions, save resets and the like of its devices.
 
     Dispatches and slots are each gone through once; every call has a first dispatch, so these count the calls.
     """
     rows = reader.rows(_DISPATCHED, (run_key,))
     attempts, selected = reader.row(_ATTEMPTED, (run_key,))
-    by_state = {row[0]: row[1] for row in rows}
+    of_leases = dict(reader.rows(_FOR_DEVICES, (run_key,)))
+    by_state = {state: left for state, count, *_ in rows if (left := count - of_leases.get(state, 0))}
     tokens_in, tokens_out, cost = (_sum_of_known(row[column] for row in rows) for column in (3, 4, 5))
-    unpriced = sum(row[6] for row in rows if row[0] not in ("refused", "intended"))
+    unpriced = sum(row[6] - of_leases.get(row[0], 0) for row in rows if row[0] not in ("refused", "intended"))
     sent = sum(by_state.values())
-    calls = sum(row[2] for row in rows)
+    calls = sum(row[2] for row in rows) - sum(of_leases.values())
     # A conversation came of as many sends as it has turns, every other observation of one.
     turns, conversations = reader.row(_TURNED, (run_key,))
     wasted, replays = sent - (selected - conversations + turns), sum(row[7] for row in rows)

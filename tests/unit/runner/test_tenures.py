@@ -18,6 +18,7 @@ from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.states import DispatchState, IfUnknown, SlotState
 from tallystick.runner.device_protocols import LEASE_LOST, REBOOTED, TakenOver, Tenure
 from tallystick.runner.protocols import Dispatching, Outcome, QueryAnswer, QueryState
+from tallystick.runner.reports import status_of
 from tallystick.runner.results import NextMove
 from tests.unit.ledger.factories import HandClock
 from tests.unit.runner.benches import Bench, OnBench
@@ -229,6 +230,17 @@ def test_a_budget_of_the_device_that_is_used_up_ends_the_session_with_nothing_se
     assert outcome.counts[SlotState.UNAVAILABLE] == 1
     assert target.benches[0].log == []
     assert BudgetExhausted.exit_status == int(outcome.exit_status)
+
+
+def test_resets_are_no_calls_of_the_run_in_its_figures_and_no_unknown_outcomes_that_somebody_settles(
+    ledger: Ledger,
+) -> None:
+    outcome = execute(ledger, OnBench(look=resetting(UNKNOWN)), cases=2)
+    found = status_of(ledger, outcome.run_id)
+    assert found.totals is not None
+    assert (found.totals.calls, found.totals.dispatches_by_state) == (2, {"answered": 2})
+    assert found.totals.wasted_dispatches == 0
+    assert found.unknown.count == 0
 
 
 # What a look finds.
