@@ -28,6 +28,13 @@ __all__ = [
 LOCAL_FROM: Final = 1001
 """Evaluations of a copy, and their budgets, are numbered from here on: so they stay beside those that the run gets
 where it is held, when a later snapshot brings them."""
+_NO_END: Final = 2**62
+_NEWEST: Final = {
+    "evaluations": (
+        "SELECT max(evaluation_no) FROM evaluations WHERE run_key = ? AND evaluation_no >= ? AND evaluation_no < ?"
+    ),
+    "budgets": "SELECT max(budget_no) FROM budgets WHERE run_key = ? AND budget_no >= ? AND budget_no < ?",
+}
 
 
 def require_held(reader: Reader | Transaction, run_key: int) -> None:
@@ -65,13 +72,10 @@ def require_judgeable(tx: Transaction, run_key: int, evaluation_no: int | None =
 
 def next_number(tx: Transaction, run_key: int, table: str) -> int:
     """The number of the run's next evaluation or budget (``table`` is ``evaluations`` or ``budgets``)."""
-    column = {"evaluations": "evaluation_no", "budgets": "budget_no"}[table]
     is_held = tx.row("SELECT custody = 'held' FROM runs WHERE run_key = ?", (run_key,))[0]
-    which = "<" if is_held else ">="
-    newest = tx.row(
-        f"SELECT max({column}) FROM {table} WHERE run_key = ? AND {column} {which} ?", (run_key, LOCAL_FROM)
-    )[0]
-    number = (0 if is_held else LOCAL_FROM - 1) + 1 if newest is None else int(newest) + 1
+    begins, ends = (1, LOCAL_FROM) if is_held else (LOCAL_FROM, _NO_END)
+    newest = tx.row(_NEWEST[table], (run_key, begins, ends))[0]
+    number = begins if newest is None else int(newest) + 1
     if is_held and number >= LOCAL_FROM:
         raise UsageError(f"the run has {LOCAL_FROM - 1} {table} already", "make a new run of it")
     return number
