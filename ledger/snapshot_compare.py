@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import attrs
 
@@ -17,11 +17,8 @@ from .errors import RefusedError, RunBusy, SnapshotDiverged
 from .ledger import Reader
 from .snapshot_format import RunEntry
 from .states import CustodyState, RunState
-from .transaction import Transaction
 
 __all__ = ["Became", "Comparison", "compare", "is_local"]
-
-Events: TypeAlias = Reader | Transaction
 
 
 class Became(StrEnum):
@@ -53,7 +50,7 @@ _OURS: Final = (
 )
 
 
-def compare(ours: Events, entry: RunEntry, theirs: Reader, their_key: int) -> Comparison:
+def compare(ours: Reader, entry: RunEntry, theirs: Reader, their_key: int) -> Comparison:
     """What importing the run would make of it.
 
     Raises SnapshotDiverged where it went on here and there, or there without custody, and RunBusy where another process
@@ -100,7 +97,7 @@ _JUDGING: Final = ("evaluation", "judgment", "judgments", "observation", "budget
 
 @attrs.frozen
 class _History:
-    reader: Events
+    reader: Reader
     run_key: int
     newest: int
 
@@ -116,7 +113,7 @@ class _History:
         return f"{kind} at {at_us}"
 
     def is_local_after(self, event_no: int) -> bool:
-        found = self.reader.execute(
+        found = self.reader.each(
             "SELECT kind, body FROM events WHERE run_key = ? AND event_no > ? ORDER BY event_no",
             (self.run_key, event_no),
         )

@@ -131,15 +131,16 @@ def prepare_forward(
     assert comparison.run_key is not None
     run_key, their_key = comparison.run_key, snapshot.run_key(entry)
     tables = [table for table in RUN_TABLES if table.name not in _SEPARATE]
-    with ledger.reading() as reader:
-        dead = _dead_leases(ledger, reader, run_key, entry.run)
-        for table in tables:
-            _put_aside(reader, snapshot.rows, table, (run_key, their_key))
     try:
+        with ledger.reading() as reader:
+            dead = _dead_leases(ledger, reader, run_key, entry.run)
+            for table in tables:
+                new = _new_rows(reader, snapshot.rows, table, (run_key, their_key))
+                snapshot.scratch.keep_aside(_aside(table, run_key), table.name, columns_of(table), new)
         yield Forward(snapshot, entry, comparison, run_key, dead)
     finally:
         for table in tables:
-            snapshot.rows.execute(f"DROP TABLE {_aside(table, run_key)}")
+            snapshot.scratch.forget(_aside(table, run_key))
 
 
 def _dead_leases(ledger: Ledger, reader: Reader, run_key: int, run_id: str) -> tuple[str, ...]:
@@ -154,16 +155,12 @@ def _dead_leases(ledger: Ledger, reader: Reader, run_key: int, run_id: str) -> t
     return tuple(row[0] for row in found)
 
 
-def _put_aside(ours: Reader, theirs: Reader, table: Table, run_keys: tuple[int, int]) -> None:
-    """A table with the rows that are not here as they are there, in the order of their keys."""
+def _new_rows(ours: Reader, theirs: Reader, table: Table, run_keys: tuple[int, int]) -> Iterator[tuple[Any, ...]]:
+    """The rows that are not here as they are there, in the order of their keys."""
     names, (our_key, their_key) = columns_of(table), run_keys
-    aside = _aside(table, our_key)
-    theirs.execute(f"CREATE TABLE {aside} AS SELECT {', '.join(names)} FROM {table.name} WHERE 0")
-    insert = f"INSERT INTO {aside} VALUES ({', '.join('?' * len(names))})"
     places = [names.index(name) for name in key_of(table)]
     mine = ours.each(rows_of_run(table, our_key))
     next_mine = next(mine, None)
-    theirs.execute("BEGIN")
     for row in theirs.each(rows_of_run(table, their_key)):
         key = [row[place] for place in places]
         while next_mine is not None and [next_mine[place] for place in places] < key:
@@ -173,8 +170,7 @@ def _put_aside(ours: Reader, theirs: Reader, table: Table, run_keys: tuple[int, 
             continue
         if is_here and table.name in NEVER_CHANGED:
             raise _changed(table.name, key)
-        theirs.execute(insert, row)
-    theirs.execute("COMMIT")
+        yield row
 
 
 def _aside(table: Table, run_key: int) -> str:

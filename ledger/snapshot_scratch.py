@@ -84,6 +84,17 @@ class Scratch:
         for number in range(self._schema_number + 1, SCHEMA_NUMBER + 1):
             apply_migration(self._connection, number)
 
+    def keep_aside(self, aside: str, table: str, columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
+        """Put rows of a table into another one beside it; they may come from a query to this very database."""
+        self._connection.execute(f"CREATE TABLE {aside} AS SELECT {', '.join(columns)} FROM {table} WHERE 0")
+        self._connection.execute("BEGIN")
+        self._connection.executemany(f"INSERT INTO {aside} VALUES ({', '.join('?' * len(columns))})", rows)
+        self._connection.execute("COMMIT")
+
+    def forget(self, aside: str) -> None:
+        """Remove such a table."""
+        self._connection.execute(f"DROP TABLE IF EXISTS {aside}")
+
     def close(self) -> None:
         self._connection.close()
         self._path.unlink(missing_ok=True)

@@ -50,13 +50,14 @@ _REMEDY: Final = "ask whoever made it for another export; nothing was taken from
 class VerifiedSnapshot:
     """A snapshot of which everything holds. Its rows stand in ``rows`` in the newest schema, runs numbered from 1.
 
-    ``artifacts`` has the large ones as files.
+    ``artifacts`` has the large ones as files, ``scratch`` is where the rows are.
     """
 
     path: Path
     manifest: Manifest
     rows: Reader
     artifacts: ArtifactStage
+    scratch: Scratch
 
     def run_key(self, entry: RunEntry) -> int:
         """The number of the run among ``rows``."""
@@ -82,7 +83,7 @@ def verified(path: Path, folder: Path) -> Iterator[VerifiedSnapshot]:
             _look(manifest, rows.reader)
             stage.finish(rows.reader, manifest.artifacts)
             crashpoint("import.verified")
-            yield VerifiedSnapshot(path, manifest, rows.reader, stage)
+            yield VerifiedSnapshot(path, manifest, rows.reader, stage, rows)
     except (NotOurZip, RowsUnfit) as problem:
         raise _invalid(path, problem) from problem
     except OSError as problem:
