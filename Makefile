@@ -15,14 +15,15 @@ BENCH_TOOLS := $(VENV)/.bench-installed
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test check check-lint check-format check-types check-layers format soak bench wheel-test \
-	acceptance-record docs pins clean
+	acceptance-record browser-test docs pins clean
 
 help:
 	@echo "make demo               run the example, kill it in the middle, resume it, print the account"
-	@echo "make test               every test except the soaks (ARGS='-k lease' picks some)"
+	@echo "make test               every test except the soaks and those in a browser (ARGS='-k lease' picks some)"
 	@echo "make check              ruff, format, mypy --strict, layer contracts"
 	@echo "make wheel-test         build the wheel, run the acceptance tests against it from another folder"
 	@echo "make soak               minutes of random kills"
+	@echo "make browser-test       the page of a report in a headless Chromium, which has to be installed"
 	@echo "make bench              the benchmarks, one table of all"
 	@echo "make format docs pins   rewrite: the format, the generated reference, the pinned requirements (UPGRADE=1 raises them)"
 	@echo "make acceptance-record  run the acceptance tests and write docs/acceptance-record.md"
@@ -32,7 +33,7 @@ demo: $(INSTALLED)
 	$(RUN) examples/language-id/demo.py
 
 test: $(INSTALLED)
-	$(RUN) -m pytest -m "not soak" $(ARGS)
+	$(RUN) -m pytest -m "not soak and not browser" $(ARGS)
 
 # Four steps, so that `make --keep-going check` shows the findings of all.
 check: check-lint check-format check-types check-layers
@@ -55,6 +56,10 @@ format: $(INSTALLED)
 
 soak: $(INSTALLED)
 	$(RUN) -m pytest -m soak -o timeout=3600 $(ARGS)
+
+# Chromium is no Python package: .ci/run installs it, a developer does once.
+browser-test: $(INSTALLED)
+	$(RUN) -m pytest -m browser tests/browser $(ARGS)
 
 # One table of all at the end; each script in bench/ can also be run alone.
 bench: $(BENCH_TOOLS)

@@ -10,7 +10,7 @@ from .settings import Settings, common, json_output
 
 __all__ = ["compare", "gate", "report"]
 
-_FORMS = click.Choice(["terminal", "json", "md", "csv", "junit"])
+_FORMS = click.Choice(["terminal", "json", "html", "md", "csv", "junit"])
 _SLICE = click.option(
     "--slice", "slices", metavar="KEY=VALUE", multiple=True, help="Only cases whose metadata has VALUE under KEY."
 )

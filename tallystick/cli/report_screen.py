@@ -58,9 +58,10 @@ def score_row(one: ScoreInterval) -> tuple[str, ...]:
     missing = [f"{count} {state_word(reason)}" for reason, count in one.no_verdict.items()]
     missing += [f"{one.waiting} waiting"] if one.waiting else []
     missing += [f"{one.outside} outside the set"] if one.outside else []
+    rate = rate_words(one.rate) or ("" if one.scored else "-")
     return (
         one.judge if one.counts else f"{one.judge} (unqualified)", one.variant,
-        f"{one.passed} of {one.rated}" if one.rated or not one.scored else "", rate_words(one.rate) or "-",
+        f"{one.passed} of {one.rated}" if one.rated or not one.scored else "", rate,
         interval_words(one.rate_low, one.rate_high, rate=True), "" if one.mean is None else f"{one.mean:.4g}",
         interval_words(one.mean_low, one.mean_high), f"{one.judged} of {one.planned}", joined(missing),
     )  # fmt: skip

@@ -18,6 +18,7 @@ class ReportForm(StrEnum):
     """The forms of a report that go into files."""
 
     JSON = "json"
+    HTML = "html"
     MARKDOWN = "md"
     CSV = "csv"
     JUNIT = "junit"
@@ -25,6 +26,8 @@ class ReportForm(StrEnum):
 
 _BY_SUFFIX: Final = {
     ".json": ReportForm.JSON,
+    ".html": ReportForm.HTML,
+    ".htm": ReportForm.HTML,
     ".md": ReportForm.MARKDOWN,
     ".csv": ReportForm.CSV,
     ".xml": ReportForm.JUNIT,
@@ -35,7 +38,7 @@ def form_of(path: Path) -> ReportForm:
     """The form that a file's name says; raises UsageError where it says none."""
     form = _BY_SUFFIX.get(path.suffix.lower())
     if form is None:
-        raise UsageError(f"{path} does not say in which form it is wanted", "add --format md, json, csv or junit")
+        raise UsageError(f"{path} does not say in which form it is wanted", "add --format html, md, json, csv or junit")
     return form
 
 
@@ -50,6 +53,10 @@ def _renderer(form: ReportForm) -> Callable[[Report], Iterator[str]]:
             from .json_report import json_report
 
             return json_report
+        case ReportForm.HTML:
+            from .html_report import html_report
+
+            return html_report
         case ReportForm.MARKDOWN:
             from .markdown_report import markdown_report
 

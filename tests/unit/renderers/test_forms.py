@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ import pytest
 from docs import generate_schemas
 from tallystick.ledger.errors import EvaluationNotFound, UsageError
 from tallystick.ledger.ledger import Ledger
+from tallystick.renderers import html_report, page_data
 from tallystick.renderers.files import ReportForm, form_of, write_whole
+from tallystick.renderers.markup import element, join
 from tallystick.renderers.safe_text import csv_cell, markdown_text, plain, xml_text
 from tallystick.runner.report_document import ReportDocument
 from tallystick.runner.report_options import slice_term
@@ -223,3 +226,52 @@ def test_an_event_or_evaluation_that_is_not_there_is_refused(ledger: Ledger) -> 
 def test_a_slice_that_says_nothing_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="KEY=VALUE"):
         slice_term(text)
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_holds_hostile_text_as_text(ledger: Ledger) -> None:
+    text = rendered(ledger, troubled_run(ledger, hostile=f"{HOSTILE}</script><!--").run_id, "html", by="language")
+    assert re.findall(r"(?:src|href)\s*=\s*[\"']?(?:https?:)?//", text) == []
+    assert "@import" not in text
+    assert text.count("<script") == text.count("</script>") == 2
+    assert "alert(1)" in text
+    assert re.findall(r"<script>alert|onerror=|<!--", text) == []
+    assert UNSAFE.findall(text) == []
+    data = json.loads(text.split('id="data">', 1)[1].split("</script>", 1)[0])
+    assert (len(data["rows"]), len(data["more"]), len(data["cases"])) == (10, 10, 5)
+
+
+def test_without_matplotlib_the_page_has_no_charts_and_says_how_to_get_them(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = troubled_run(ledger)
+    assert rendered(ledger, run.run_id, "html").count('class="chart"') >= 3
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    bare = rendered(ledger, run.run_id, "html")
+    assert 'class="chart"' not in bare
+    assert "tallystick[html]" in bare
+
+
+def test_a_page_beyond_its_bounds_says_what_is_left_out(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = troubled_run(ledger)
+    for module in (page_data, html_report):
+        monkeypatch.setattr(module, "ROWS_MAX", 6)
+        monkeypatch.setattr(module, "DETAILS_MAX", 4)
+    text = rendered(ledger, run.run_id, "html")
+    data = json.loads(text.split('id="data">', 1)[1].split("</script>", 1)[0])
+    assert (len(data["rows"]), len(data["more"]), data["head"]["planned"]) == (6, 4, 10)
+    assert "The list ends after 6 of 10" in text
+    assert "Only the first 4 unfold" in text
+
+
+def test_a_long_text_is_cut_in_the_page_and_says_so(ledger: Ledger) -> None:
+    run = made_run(ledger, [Asked("a", input="x" * 20_000)])
+    answer(ledger, run.run_key, 1, ["y" * 9_000])
+    text = rendered(ledger, run.run_id, "html")
+    assert "x" * 4_001 not in text
+    assert "y" * 4_001 not in text
+    assert text.count("has all)") == 2
+
+
+def test_attributes_and_children_of_markup_are_escaped() -> None:
+    made = element("a", "<b>", join(["&", element("i", "x")]), href='"><script>', class_="c", hidden=True, title=None)
+    assert made == '<a href="&quot;&gt;&lt;script&gt;" class="c" hidden>&lt;b&gt;&amp;<i>x</i></a>'
