@@ -27,6 +27,7 @@ _BUILT_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "line": "line_target:from_work_order",
         "process": "process_target:from_work_order",
         "python": "python_target:from_work_order",
+        "recorded": "recorded_target:from_work_order",
     },
     JUDGES: {
         "contains": "rule_judges:contains_from_work_order",

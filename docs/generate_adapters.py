@@ -25,6 +25,7 @@ from tallystick.adapters.process_target import ProcessTable
 from tallystick.adapters.python_judge import PythonJudgeTable
 from tallystick.adapters.python_target import PythonTable
 from tallystick.adapters.reasons import REASONS
+from tallystick.adapters.recorded_target import RecordedTable
 from tallystick.adapters.rule_judges import ContainsTable, ExactTable, NotContainsTable, NumericTable, RegexTable
 from tallystick.adapters.secrets import SecretTable
 from tallystick.adapters.similarity_judge import SimilarityTable
@@ -39,6 +40,7 @@ _TARGETS: Final[dict[str, type[BaseModel]]] = {
     '`kind = "python"`': PythonTable,
     '`kind = "http"`': HttpTable,
     '`kind = "process"`': ProcessTable,
+    '`kind = "recorded"`': RecordedTable,
     '`kind = "atlas"`': AtlasTable,
     '`kind = "line"`': LineTable,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import attrs
@@ -28,6 +29,7 @@ __all__ = [
     "open_judgments",
     "suspect_judgments",
     "verdict_pairs",
+    "verdicts_by_case",
     "waiting_count",
 ]
 
@@ -178,6 +180,20 @@ def verdict_pairs(
 
 
 _VERDICT: Final = "CASE {0}.passed WHEN 1 THEN 'pass' WHEN 0 THEN 'fail' ELSE {0}.score END"
+
+
+def verdicts_by_case(
+    reader: Reader, run_key: int, evaluation_no: int, judge_no: int
+) -> Iterator[tuple[str, int | None, str | None, str | None]]:
+    """``(case_id, passed, score, reason)`` of every judgment of a judge that is given, by slot and sample."""
+    return reader.each(
+        "SELECT c.case_id, j.passed, j.score, j.reason FROM judgments j"
+        " JOIN slots s ON s.run_key = j.run_key AND s.slot_no = j.slot_no"
+        " JOIN cases c ON c.run_key = s.run_key AND c.case_no = s.case_no"
+        " WHERE j.run_key = ? AND j.evaluation_no = ? AND j.judge_no = ? AND j.state IN ('judged', 'no_verdict')"
+        " ORDER BY j.slot_no, j.sample_no",
+        (run_key, evaluation_no, judge_no),
+    )
 
 
 def is_out_of_budget(reader: Reader, run_key: int) -> bool:

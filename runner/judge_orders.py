@@ -73,6 +73,13 @@ class JudgeOrder:
             source=root.source,
         )
 
+    def replaced(self, **fields: Any) -> JudgeOrder:
+        """The same with other fields, which are not checked again."""
+        copy = JudgeOrder.__new__(JudgeOrder)
+        now = {field.name: getattr(self, field.name) for field in attrs.fields(JudgeOrder)}
+        copy.__attrs_init__(**now | fields)
+        return copy
+
     def settings(self) -> dict[str, JudgeSettings]:
         """What is asked of each judge, by name."""
         return settings_of_judges(self.judges)

@@ -129,6 +129,24 @@ def judge(
     )
 
 
+@cli.command(short_help="Hold judges against labelled observations.")
+@click.argument("order", type=click.Path(path_type=Path))
+@click.argument("labelled", type=click.Path(path_type=Path))
+@click.option("--concurrency", type=_CONCURRENCY, metavar="N", help="At most N calls at a time.")
+@json_output
+@common
+@click.pass_obj
+def qualify(settings: Settings, order: Path, labelled: Path, *, concurrency: int | None) -> int:
+    """Hold the judges in the file ORDER against the observations with known verdicts in the file LABELLED.
+
+    Their accuracy, confusion and agreement are shown and kept: a judge that a work order requires to be qualified is so
+    from then on.
+    """
+    from .qualifying import qualify_judges
+
+    return qualify_judges(settings, order, labelled, concurrency=concurrency)
+
+
 @cli.command(short_help="List the runs, the newest first.")
 @click.option("--limit", type=_POSITIVE, default=20, show_default=True, metavar="N", help="The N newest.")
 @json_output

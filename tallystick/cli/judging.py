@@ -116,7 +116,8 @@ def show_evaluation(screen: Screen, end: EvaluationEnd) -> None:
         if line.qualified is not None and not line.qualified.met:
             why = "; ".join(line.qualified.lacking)
             screen.line(f"the verdicts of {line.judge} do not count, it is unqualified: {why}", tone=Tone.WARNING)
-    screen.line(*_exit_line(end))
+    text, tone = _exit_line(end)
+    screen.line(text, tone=tone)
 
 
 def _row(line: JudgeLine) -> tuple[object, ...]:
@@ -128,18 +129,21 @@ def _row(line: JudgeLine) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _exit_line(end: EvaluationEnd) -> tuple[str, ...]:
+def _exit_line(end: EvaluationEnd) -> tuple[str, Tone]:
     missing = sum(sum(line.no_verdict.values()) for line in end.judges)
     waiting, command = sum(line.waiting for line in end.judges), command_words(end.command)
     match NextMove(end.next):
         case NextMove.NOTHING:
-            return ("complete: every observation of the set is judged",)
+            return "complete: every observation of the set is judged", Tone.GOOD
         case NextMove.RESUME:
             why = f"stopped ({end.stopped})" if end.stopped else "not finished"
-            return (f"{why}, {plural(waiting, 'judgment')} left: {command} goes on",)
+            return f"{why}, {plural(waiting, 'judgment')} left: {command} goes on", Tone.WARNING
         case NextMove.FUND:
-            return (f"out of budget: raise the limit and {command}",)
+            return f"out of budget: raise the limit and {command}", Tone.BAD
         case _ if missing:
-            return (f"finished, {plural(missing, 'judgment')} without a verdict; {command} tries them again",)
+            return (
+                f"finished, {plural(missing, 'judgment')} without a verdict; {command} tries them again",
+                Tone.WARNING,
+            )
         case _:
-            return ("finished, and verdicts do not count: qualify the judge with `tallystick qualify`",)
+            return "finished, and verdicts do not count: qualify the judge with `tallystick qualify`", Tone.WARNING

@@ -21,7 +21,8 @@ from tests.unit.cli.project import ROOT
 COMMANDS = (ROOT / "docs/reference/commands.md").read_text()
 STATUSES = (ROOT / "docs/reference/exit-statuses.md").read_text()
 COMMON = {"--ledger", "--debug", "--json"}
-MODELS = ("tallystick.runner.report_models", "tallystick.runner.evaluation_models", "tallystick.runner.report_document",
+MODELS = ("tallystick.runner.report_models", "tallystick.runner.evaluation_models",
+          "tallystick.runner.qualification_models", "tallystick.runner.report_document",
           "tallystick.runner.compare_document", "tallystick.runner.gate_document",
           "tallystick.runner.case_pages", "tallystick.runner.preflight",
           "tallystick.runner.unknowns", "tallystick.runner.resume_check")  # fmt: skip
