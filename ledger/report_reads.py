@@ -5,8 +5,9 @@ from __future__ import annotations
 import attrs
 
 from .ledger import Reader
+from .open_calls import AttemptCalls, calls_of
 from .schema import IN_TROUBLE_OF_S
-from .states import DispatchState, SlotState
+from .states import SlotState
 
 __all__ = [
     "InFlight",
@@ -56,7 +57,10 @@ def unknown_reasons(reader: Reader, run_key: int) -> dict[str, int]:
     return dict(
         reader.rows(
             "SELECT coalesce(reason, ''), count(*) FROM dispatches WHERE run_key = ?"
-            " AND state IN ('intended', 'unknown') AND state = 'unknown' GROUP BY 1 ORDER BY 1",
+            " AND state IN ('intended', 'unknown') AND state = 'unknown'"
+            # A reset of a device is the next holder's to find out about; nobody settles it.
+            " AND NOT EXISTS (SELECT 1 FROM calls c WHERE c.call_id = dispatches.call_id AND c.owner = 'lease')"
+            " GROUP BY 1 ORDER BY 1",
             (run_key,),
         )
     )
@@ -83,14 +87,11 @@ class InFlight:
     variant: str
     repetition: int
     attempt_no: int
-    if_unknown: str
-    is_intended: bool
-    key_until_us: int | None
-    is_stored: bool
+    calls: AttemptCalls
 
 
 def in_flight_slots(reader: Reader, run_key: int) -> list[InFlight]:
-    """Every slot in flight with its newest call; bounded by the concurrency that the run had."""
+    """Every slot in flight with its newest attempt's calls; bounded by the concurrency that the run had."""
     rows = reader.rows(
         "SELECT slot_no, case_no, variant_no, repetition, attempts FROM slots"
         " INDEXED BY slots_in_flight WHERE run_key = ? AND state = 'in_flight' ORDER BY slot_no",
@@ -101,18 +102,5 @@ def in_flight_slots(reader: Reader, run_key: int) -> list[InFlight]:
 
 def _in_flight(reader: Reader, run_key: int, slot_no: int, case_no: int, variant: int, rep: int, no: int) -> InFlight:
     case_id = reader.row("SELECT case_id FROM cases WHERE run_key = ? AND case_no = ?", (run_key, case_no))[0]
-    name, declared = reader.row(
-        "SELECT name, if_unknown FROM variants WHERE run_key = ? AND variant_no = ?", (run_key, variant)
-    )
-    newest = reader.row(
-        "SELECT c.if_unknown, d.state, c.key_until_us, coalesce(c.payload, c.payload_artifact) IS NOT NULL"
-        " FROM calls c"
-        " JOIN dispatches d ON d.call_id = c.call_id"
-        " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? AND c.owner = 'attempt'"
-        " ORDER BY c.position DESC, d.dispatch_no DESC LIMIT 1",
-        (run_key, slot_no, no),
-    )
-    if newest is None:
-        return InFlight(case_id, name, rep, no, declared, is_intended=False, key_until_us=None, is_stored=False)
-    if_unknown, state, until, stored = newest
-    return InFlight(case_id, name, rep, no, if_unknown, state == DispatchState.INTENDED, until, bool(stored))
+    name = reader.row("SELECT name FROM variants WHERE run_key = ? AND variant_no = ?", (run_key, variant))[0]
+    return InFlight(case_id, name, rep, no, calls_of(reader, run_key, slot_no, no))

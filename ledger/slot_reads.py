@@ -12,6 +12,7 @@ from .canonical import escaped_text, unescaped_text
 from .ledger import Reader
 from .records import PendingSlot
 from .states import NextStep, SlotState
+from .turns import SessionRow, sessions_of
 
 __all__ = [
     "AttemptPage",
@@ -140,8 +141,9 @@ def call_to_repeat(reader: Reader, run_key: int, slot_no: int, attempt_no: int) 
 
 @attrs.frozen
 class Unknown:
-    """One unknown outcome with its evidence; ``is_newest`` says whether settling it can select its slot.
+    """One unknown outcome with its evidence; ``is_newest`` says whether settling it can move its slot.
 
+    ``turn`` is set in a conversation: which turn it asked. Then an answer commits the turn, where it has none.
     ``judge`` names the judge whose call it is; then settling it selects nothing.
     """
 
@@ -167,6 +169,17 @@ class Unknown:
     next_step: str
     held: dict[str, int]
     judge: str | None = None
+    turn: int | None = None
+
+
+_TURN_OF_CALL: Final = (
+    "(SELECT t.turn FROM turns t WHERE t.run_key = c.run_key AND t.slot_no = c.slot_no"
+    " AND t.attempt_no = c.attempt_no AND t.call_id = c.call_id)"
+)
+_TURN_ASKED: Final = (
+    "(SELECT n.turn FROM sessions n WHERE n.run_key = c.run_key AND n.slot_no = c.slot_no"
+    " AND n.attempt_no = c.attempt_no)"
+)
 
 
 def unknown_outcomes(
@@ -194,9 +207,10 @@ def unknown_outcomes(
         values += [call_id, call_id + "~"]
     rows = reader.rows(
         "SELECT c.call_id, d.dispatch_no, c.slot_no, c.attempt_no, c2.case_id, v.name, s.repetition, s.state,"
-        " s.attempts = c.attempt_no, c.if_unknown, d.intended_us, d.ended_us, d.bytes_sent, coalesce(d.reason, ''),"
+        f" s.attempts = c.attempt_no AND NOT EXISTS {_TURN_OF_CALL}, c.if_unknown, d.intended_us, d.ended_us,"
+        " d.bytes_sent, coalesce(d.reason, ''),"
         " coalesce(d.message, ''), coalesce(c.payload, c.payload_artifact), c.payload_digest, c.head,"
-        " coalesce(d.raw, d.raw_artifact), s.next_step, e.name"
+        f" coalesce(d.raw, d.raw_artifact), s.next_step, e.name, coalesce({_TURN_OF_CALL}, {_TURN_ASKED})"
         " FROM dispatches d JOIN calls c ON c.call_id = d.call_id"
         " JOIN slots s ON s.run_key = c.run_key AND s.slot_no = c.slot_no"
         " JOIN cases c2 ON c2.run_key = s.run_key AND c2.case_no = s.case_no"
@@ -211,9 +225,9 @@ def unknown_outcomes(
 
 
 def _unknown(reader: Reader, row: Any) -> Unknown:
-    payload, *between, raw, next_step, judge = row[15:]
+    payload, *between, raw, next_step, judge, turn = row[15:]
     held = _held(reader, row[0], row[1])
-    further = (bytes_of(reader, payload), *between, bytes_of(reader, raw), next_step, held, judge)
+    further = (bytes_of(reader, payload), *between, bytes_of(reader, raw), next_step, held, judge, turn)
     return Unknown(*_more(row[:8], bool(row[8]), *row[9:15], *further))
 
 
@@ -298,11 +312,15 @@ class DispatchPage:
     tokens_out: int | None
     cost_nanousd: int | None
     fence: int | None
+    replay: int
 
 
 @attrs.frozen
 class AttemptPage:
-    """One attempt with its dispatches, its observation and the settlements of its unknowns."""
+    """One attempt with its dispatches, its observation and the settlements of its unknowns.
+
+    ``session`` is set in a conversation.
+    """
 
     attempt_no: int
     state: str
@@ -318,6 +336,7 @@ class AttemptPage:
     contaminated: int
     dispatches: tuple[DispatchPage, ...]
     settlements: tuple[tuple[str, str, str, int], ...]
+    session: SessionRow | None = None
 
 
 @attrs.frozen
@@ -374,11 +393,13 @@ def _attempts(reader: Reader, run_key: int, slot_no: int) -> tuple[AttemptPage, 
         " AND o.attempt_no = a.attempt_no WHERE a.run_key = ? AND a.slot_no = ? ORDER BY a.attempt_no",
         (run_key, slot_no),
     )
-    return tuple(_attempt(reader, run_key, slot_no, row) for row in rows)
+    sessions = sessions_of(reader, run_key, slot_no)
+    return tuple(_attempt(reader, run_key, slot_no, row, sessions.get(row[0])) for row in rows)
 
 
-def _attempt(reader: Reader, run_key: int, slot_no: int, row: Any) -> AttemptPage:
-    further = (_dispatches(reader, run_key, slot_no, row[0]), _settlements(reader, run_key, slot_no, row[0]))
+def _attempt(reader: Reader, run_key: int, slot_no: int, row: Any, session: SessionRow | None) -> AttemptPage:
+    settled = _settlements(reader, run_key, slot_no, row[0])
+    further = (_dispatches(reader, run_key, slot_no, row[0]), settled, session)
     return AttemptPage(*_more(row[:7], text_of(reader, row[7]), *row[8:], *further))
 
 
@@ -388,7 +409,7 @@ def _dispatches(reader: Reader, run_key: int, slot_no: int, attempt_no: int) -> 
         for row in reader.rows(
             "SELECT d.call_id, d.dispatch_no, d.state, d.intended_us, d.ended_us, d.duration_us, d.bytes_sent,"
             " d.status, d.reason, d.message, d.settled_by, coalesce(d.raw, d.raw_artifact), d.tokens_in, d.tokens_out,"
-            " d.cost_nanousd, c.fence"
+            " d.cost_nanousd, c.fence, d.replay"
             " FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
             " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? AND c.owner = 'attempt'"
             " ORDER BY c.position, d.dispatch_no",

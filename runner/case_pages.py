@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from ..ledger.canonical import parse_json
 from ..ledger.run_reads import RunRow
 from ..ledger.slot_reads import AttemptPage, CasePage, DispatchPage
+from ..ledger.turns import SessionRow, TurnRow
 from .amounts import usd_text
 from .reports import instant
 
@@ -18,10 +19,12 @@ __all__ = [
     "AttemptPart",
     "BytesPart",
     "CaseModel",
+    "ConversationPart",
     "DispatchPart",
     "JudgmentPart",
     "SettlementPart",
     "SlotPart",
+    "TurnPart",
     "bytes_part",
     "case_model",
 ]
@@ -58,6 +61,7 @@ class DispatchPart(_Part):
     tokens_out: int | None
     cost_usd: str | None
     fence: int | None
+    replay: bool
 
 
 class SettlementPart(_Part):
@@ -67,6 +71,36 @@ class SettlementPart(_Part):
     made_by: str
     reason: str
     made_at: str
+
+
+class TurnPart(_Part):
+    """One committed turn of a conversation.
+
+    ``source`` is ``wire``, ``query``, ``operator``, or ``carried`` where the attempt ``carried_from`` asked it; then
+    ``call`` is null. ``replay``: an earlier attempt had an answer to it. ``checkpoint`` is a digest.
+    """
+
+    turn: int
+    message: Any
+    answer: Any
+    source: str
+    call: str | None
+    dispatch: int | None
+    carried_from: int | None
+    replay: bool
+    checkpoint: str | None
+    evidence: Any
+    flags: list[str]
+    committed_at: str
+
+
+class ConversationPart(_Part):
+    """An attempt's session. ``asked`` is the turn that was asked last; ``checkpoint`` is what it was restored from."""
+
+    session: str
+    asked: int
+    checkpoint: str | None
+    turns: list[TurnPart]
 
 
 class AttemptPart(_Part):
@@ -90,6 +124,7 @@ class AttemptPart(_Part):
     contaminated: bool
     dispatches: list[DispatchPart]
     settlements: list[SettlementPart]
+    conversation: ConversationPart | None
 
 
 class JudgmentPart(_Part):
@@ -183,6 +218,25 @@ def _attempt(page: AttemptPage) -> AttemptPart:
             SettlementPart(decision=decision, made_by=made_by, reason=reason, made_at=instant(made_us))
             for decision, made_by, reason, made_us in page.settlements
         ],
+        conversation=None if page.session is None else _conversation(page.session),
+    )  # fmt: skip
+
+
+def _conversation(session: SessionRow) -> ConversationPart:
+    return ConversationPart(
+        session=session.session_id, asked=session.turn, checkpoint=session.checkpoint,
+        turns=[_turn(row) for row in session.turns],
+    )  # fmt: skip
+
+
+def _turn(row: TurnRow) -> TurnPart:
+    flags = parse_json(row.flags)
+    assert isinstance(flags, list)
+    return TurnPart(
+        turn=row.turn, message=parse_json(row.message), answer=parse_json(row.answer), source=row.source,
+        call=row.call_id, dispatch=row.dispatch_no, carried_from=row.carried_from, replay=row.replay,
+        checkpoint=row.checkpoint, evidence=parse_json(row.evidence), flags=[str(flag) for flag in flags],
+        committed_at=instant(row.committed_us),
     )  # fmt: skip
 
 
@@ -194,6 +248,7 @@ def _dispatch(page: DispatchPage) -> DispatchPart:
         settled_by=page.settled_by, received=bytes_part(page.raw), tokens_in=page.tokens_in,
         tokens_out=page.tokens_out,
         cost_usd=None if page.cost_nanousd is None else usd_text(page.cost_nanousd), fence=page.fence,
+        replay=bool(page.replay),
     )  # fmt: skip
 
 

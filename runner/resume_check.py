@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from ..ledger.coordinators import follow_up
 from ..ledger.ledger import Ledger
+from ..ledger.open_calls import next_of
 from ..ledger.report_reads import InFlight, in_flight_slots
 from ..ledger.run_reads import RunRow, slot_counts, slot_reasons
-from ..ledger.states import IfUnknown, SlotState
+from ..ledger.states import SlotState
 from .report_models import Executing, Population
 from .reports import executing_now, population_of
 
@@ -75,11 +75,8 @@ def _is_named(reason: str, why: str | None) -> bool:
 
 def _found(one: InFlight, now_us: int) -> FoundInFlight:
     becomes: Literal["unknown", "again", "interrupted"] = "interrupted"
-    if one.is_intended:
-        waiting = follow_up(
-            IfUnknown(one.if_unknown), now_us=now_us, key_until_us=one.key_until_us, stored=one.is_stored
-        )
-        becomes = "unknown" if waiting is None else "again"
+    if one.calls.open:
+        becomes = "unknown" if next_of(one.calls.open, now_us=now_us) is None else "again"
     return FoundInFlight(
         case=one.case_id, variant=one.variant, repetition=one.repetition, attempt=one.attempt_no, becomes=becomes
     )

@@ -27,7 +27,8 @@ class UnknownLine(BaseModel):
     """One unknown outcome with its evidence. ``state`` is how its planned observation stands now.
 
     With ``is_newest`` false the case has gone on since: an answer is kept as evidence and selects nothing. The same
-    holds for the call of a ``judge``.
+    holds for the call of a ``judge``. In a conversation ``turn`` says which turn it asked: an answer commits that turn,
+    and the case waits to go on.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -52,6 +53,7 @@ class UnknownLine(BaseModel):
     received: BytesPart | None
     held: dict[str, Amount]
     judge: str | None = None
+    turn: int | None = None
 
 
 class UnknownList(BaseModel):
@@ -88,6 +90,7 @@ def _line(one: Unknown) -> UnknownLine:
         bytes_sent=one.bytes_sent, reason=one.reason, message=one.message, head=parse_json(one.head),
         request=bytes_part(one.payload), request_digest=one.payload_digest, received=bytes_part(one.raw),
         held={unit_key(unit): shown_amount(unit, amount) for unit, amount in one.held.items()}, judge=one.judge,
+        turn=one.turn,
     )  # fmt: skip
 
 
@@ -107,10 +110,11 @@ class Preview:
 def preview(chosen: Sequence[Unknown], everything: Iterable[Unknown], decision: Decision, *, run: RunRow) -> Preview:
     """What settling the chosen ones would do, told from what was read; nothing is changed.
 
-    ``everything`` has all unknown outcomes of the run: an attempt with another unknown dispatch stays unknown.
+    ``everything`` has all unknown outcomes of the run: an attempt with another unknown dispatch stays unknown, but for
+    one of a turn that was answered when it was sent again.
     """
-    left = Counter((one.slot_no, one.attempt_no) for one in everything)
-    left.subtract((one.slot_no, one.attempt_no) for one in chosen)
+    left = Counter((one.slot_no, one.attempt_no) for one in everything if one.is_newest)
+    left.subtract((one.slot_no, one.attempt_no) for one in chosen if one.is_newest)
     states: dict[str, int] = {}
     kept: set[int] = set()
     settled: set[int] = set()
@@ -130,12 +134,13 @@ def preview(chosen: Sequence[Unknown], everything: Iterable[Unknown], decision: 
 def _becomes(one: Unknown, decision: Decision, *, run: RunRow, others_left: bool) -> str | None:
     if not one.is_newest or one.slot_state not in _OPEN:
         return None
-    if decision is Decision.LANDED:
+    again = (SlotState.CANCELLED if run.state == "cancelled" else SlotState.PENDING).value
+    if decision is Decision.LANDED and one.turn is None:
         return SlotState.SELECTED.value
     if others_left or (decision is Decision.GIVE_UP and _goes_on(one)):
         return None
-    if decision is Decision.NOT_LANDED:
-        return (SlotState.CANCELLED if run.state == "cancelled" else SlotState.PENDING).value
+    if decision in (Decision.LANDED, Decision.NOT_LANDED):
+        return again
     return SlotState.FAILED.value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ..runner.case_pages import AttemptPart, CaseModel, DispatchPart, SlotPart
+from ..runner.case_pages import AttemptPart, CaseModel, DispatchPart, SlotPart, TurnPart
 from .screen import Screen, Tone
 from .words import decision_word, joined
 
@@ -44,16 +44,32 @@ def _attempt(screen: Screen, attempt: AttemptPart, *, selected: bool) -> None:
                         attempt.message or "", f"began {attempt.began_at}"]))  # fmt: skip
     if attempt.contaminated:
         screen.line("    contaminated: an earlier holder touched its device meanwhile, or may have", tone=Tone.WARNING)
+    talk = attempt.conversation
+    if talk is not None:
+        restored = f", restored from {talk.checkpoint[:19]}…" if talk.checkpoint else ""
+        screen.line(f"    session {talk.session}{restored}")
     for dispatch in attempt.dispatches:
         screen.line(f"    {_dispatch(dispatch)}")
+    for turn in [] if talk is None else talk.turns:
+        screen.line(f"    {_turn(turn)}")
     if attempt.has_answer:
         flags = f" [{', '.join(attempt.flags)}]" if attempt.flags else ""
         source = f" (by {attempt.source})" if attempt.source != "wire" else ""
         screen.line(f"    answer{source}: {_value(attempt.answer)}{flags}")
-    if attempt.evidence:
-        screen.line(f"    evidence: {_value(attempt.evidence)}")
+    told = {key: value for key, value in attempt.evidence.items() if key != "turns" or talk is None}
+    if told:
+        screen.line(f"    evidence: {_value(told)}")
     for one in attempt.settlements:
         screen.line(f"    settled as {decision_word(one.decision)} by {one.made_by} at {one.made_at}: {one.reason}")
+
+
+def _turn(one: TurnPart) -> str:
+    """A turn that is committed: what was said, what was answered, and how it came here."""
+    how = f"carried from attempt {one.carried_from}" if one.carried_from is not None else f"by {one.source}"
+    return joined([
+        f"turn {one.turn}: {_value(one.message)} → {_value(one.answer)}", "" if how == "by wire" else how,
+        "a replay" if one.replay else "", ", ".join(one.flags),
+    ])  # fmt: skip
 
 
 def _dispatch(one: DispatchPart) -> str:
@@ -67,7 +83,7 @@ def _dispatch(one: DispatchPart) -> str:
         one.reason or "", one.message or "",
         "" if one.status is None else f"status {one.status}",
         "bytes sent not known" if one.bytes_sent is None else f"{one.bytes_sent} bytes sent",
-        "" if one.seconds is None else f"{one.seconds:.3f} s", used,
+        "" if one.seconds is None else f"{one.seconds:.3f} s", used, "replay" if one.replay else "",
     ])  # fmt: skip
 
 

@@ -52,7 +52,8 @@ def _one(screen: Screen, one: UnknownLine) -> None:
         follows = f"the case has gone on since ({one.state}); an answer would be kept as evidence"
     screen.pairs([
         *([("judge", one.judge)] if one.judge is not None else []),
-        ("case", f"{one.case}, {one.variant}, repetition {one.repetition}, attempt {one.attempt}"),
+        ("case", f"{one.case}, {one.variant}, repetition {one.repetition}, attempt {one.attempt}"
+                 + (f", turn {one.turn}" if one.turn is not None else "")),
         ("why", f"{one.reason}: {one.message}" if one.message else one.reason),
         ("asked", one.intended_at + (f", ended {one.ended_at}" if one.ended_at else "")),
         ("sent", sent),
