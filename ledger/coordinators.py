@@ -19,6 +19,7 @@ from .open_calls import AttemptCalls, calls_of, follow_up
 from .processes import ProcessIdentity, boot_id
 from .records import DispatchFacts, DispatchKey
 from .schema import leases
+from .solitary_deaths import charge, park, park_charged
 from .statements import hot_insert
 from .states import DispatchState
 from .transaction import Transaction
@@ -159,34 +160,27 @@ def recover_in_flight(tx: Transaction, run_key: int, holder: Holder | None, *, s
     """Classify what is in flight and nobody executes any more; ``solitary_deaths_max`` 0 charges no case with it."""
     # Without the name of the index the whole run would be read: its primary key looks as good to the planner.
     left = tx.rows(
-        "SELECT slot_no, attempts, solitary_deaths FROM slots INDEXED BY slots_in_flight"
-        " WHERE run_key = ? AND state = 'in_flight'",
+        "SELECT slot_no, attempts FROM slots INDEXED BY slots_in_flight WHERE run_key = ? AND state = 'in_flight'",
         (run_key,),
     )
-    if not left:
-        return Recovered((holder.worker_id,) if holder else ())
     counts = {"unknown": 0, "again": 0, "interrupted": 0, "parked": 0}
     # A death is charged to a case only where it was alone; several in flight are suspects, to be tried one at a time.
-    for slot_no, attempt_no, deaths in left:
-        counts[_recover_slot(tx, run_key, slot_no, attempt_no, deaths, len(left), solitary_deaths_max)] += 1
-    tx.event(run_key, "run.recovered", {"worker": holder.worker_id if holder else "", **counts})
+    for slot_no, attempt_no in left:
+        counts[_recover_slot(tx, run_key, slot_no, attempt_no, len(left), solitary_deaths_max)] += 1
+    # Those that a death was charged to when a device was taken over from the dead (`lease_takeover`).
+    counts["parked"] += park_charged(tx, run_key, deaths_max=solitary_deaths_max)
+    if any(counts.values()):
+        tx.event(run_key, "run.recovered", {"worker": holder.worker_id if holder else "", **counts})
     return Recovered((holder.worker_id,) if holder else (), **counts)
 
 
-def _recover_slot(
-    tx: Transaction, run_key: int, slot_no: int, attempt_no: int, deaths: int, in_flight: int, deaths_max: int
-) -> str:
-    solitary = tx.row("SELECT solitary FROM attempts WHERE run_key = ? AND slot_no = ? AND attempt_no = ?",
-                      (run_key, slot_no, attempt_no))[0]  # fmt: skip
-    blamed = bool(solitary) and in_flight == 1 and deaths_max > 0
-    if blamed:
-        deaths += 1
-        tx.change("UPDATE slots SET solitary_deaths = ? WHERE run_key = ? AND slot_no = ?", (deaths, run_key, slot_no))
+def _recover_slot(tx: Transaction, run_key: int, slot_no: int, attempt_no: int, in_flight: int, deaths_max: int) -> str:
     calls = calls_of(tx, run_key, slot_no, attempt_no)
     key = DispatchKey(run_key, slot_no, attempt_no, calls.newest_call, 0)
+    deaths = charge(tx, key, in_flight=in_flight) if deaths_max > 0 else 0
     becomes = _leave_open(tx, key, calls) if calls.open else _interrupt(tx, key, calls)
-    if becomes != "unknown" and blamed and deaths >= deaths_max:
-        _park(tx, key, deaths if calls.open else 0)
+    if becomes != "unknown" and deaths and deaths >= deaths_max:
+        park(tx, run_key, slot_no, deaths=deaths)
         return "parked"
     return becomes
 
@@ -211,14 +205,6 @@ def _interrupt(tx: Transaction, key: DispatchKey, calls: AttemptCalls) -> str:
     is_suspect = calls.newest_state != DispatchState.REFUSED
     break_off(tx, key, reason="coordinator.died", suspect=is_suspect)
     return "interrupted"
-
-
-def _park(tx: Transaction, key: DispatchKey, deaths: int) -> None:
-    tx.move("slot", "parked",
-            "UPDATE slots SET state = 'parked', suspect = 0, reason = 'kills_the_runner'"
-            " WHERE run_key = ? AND slot_no = ? AND state = 'pending'",
-            (key.run_key, key.slot_no))  # fmt: skip
-    tx.event(key.run_key, "slot.parked", {"slot": key.slot_no, "solitary_deaths": deaths})
 
 
 def _resource(run_id: str) -> str:

@@ -16,6 +16,7 @@ from .lease_calls import end_lease_call
 from .lease_records import LEASE_LOST, has_expired
 from .open_calls import calls_of
 from .records import DispatchFacts, DispatchKey
+from .solitary_deaths import charge, in_flight
 from .states import CallOwner, DispatchState
 from .transaction import Transaction
 
@@ -61,10 +62,13 @@ def end_in_flight(tx: Transaction, set_id: str, *, is_dead: bool, message: str) 
             holds = budgets.holds_of(tx, call_id, dispatch_no)
             end_lease_call(tx, DispatchKey(run_key, 0, 0, call_id, dispatch_no, holds), facts)
     attempts = dict.fromkeys(tuple(row[:3]) for row in rows if row[5] == CallOwner.ATTEMPT)
+    together = {run_key: in_flight(tx, run_key) for run_key, _, _ in attempts}
     for run_key, slot_no, attempt_no in attempts:
-        calls = calls_of(tx, run_key, slot_no, attempt_no)
+        calls, key = calls_of(tx, run_key, slot_no, attempt_no), DispatchKey(run_key, slot_no, attempt_no, "", 0)
         # Only a death can be the case's own doing; that a process stood still is not.
-        leave_open(tx, DispatchKey(run_key, slot_no, attempt_no, "", 0), calls, facts, may_be_its_doing=is_dead)
+        if is_dead:
+            charge(tx, key, in_flight=together[run_key])
+        leave_open(tx, key, calls, facts, may_be_its_doing=is_dead)
     return len(rows)
 
 
