@@ -15,7 +15,7 @@ from .transaction import Transaction
 if TYPE_CHECKING:
     from .sharing import Shared
 
-__all__ = ["Desk"]
+__all__ = ["Desk", "size_of"]
 
 _MARK_BATCH: Final = "UPDATE workers SET last_batch = ? WHERE worker_id = ?"
 _LAST_BATCH: Final = "SELECT last_batch FROM workers WHERE worker_id = ?"
@@ -86,7 +86,7 @@ class Desk:
         self._commits += 1
         rows = self.connection().total_changes - self._rows_before
         pages = self._commits * _PAGES_OF_A_COMMIT + rows // _ROWS_OF_A_PAGE
-        growth = _size(self._ledger.wal_path) - self._wal_bytes_before
+        growth = size_of(self._ledger.wal_path) - self._wal_bytes_before
         self._is_due = pages >= _PAGES_PER_CHECKPOINT or growth > _WAL_GROWTH_MAX
         return self._is_due
 
@@ -97,7 +97,7 @@ class Desk:
     def checkpoint(self) -> None:
         # TRUNCATE would make each later commit grow the file again, which costs a journal commit of the file system;
         # PASSIVE lets the log be overwritten in place. It waits for nobody.
-        large = _size(self._ledger.wal_path) > _WAL_BYTES_MAX
+        large = size_of(self._ledger.wal_path) > _WAL_BYTES_MAX
         connection = self.connection()
         if large:
             connection.execute("PRAGMA busy_timeout=0").fetchone()
@@ -108,7 +108,7 @@ class Desk:
                 connection.execute("PRAGMA busy_timeout=5000").fetchone()
         self._is_due, self._commits = False, 0
         self._rows_before = connection.total_changes
-        self._wal_bytes_before = _size(self._ledger.wal_path)
+        self._wal_bytes_before = size_of(self._ledger.wal_path)
         crashpoint("checkpoint.after")
 
     def leave(self) -> None:
@@ -151,7 +151,8 @@ class Desk:
                 connection.close()
 
 
-def _size(path: Path) -> int:
+def size_of(path: Path) -> int:
+    """The size of a file in bytes, 0 where there is none."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

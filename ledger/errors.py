@@ -35,9 +35,15 @@
     │   ├── CommitUnknown                a commit failed and its outcome could not be read
     │   ├── LedgerClosed                 used after close, or after a failure closed it
     │   ├── LedgerForked                 used in a forked child
+    │   ├── LedgerUnreadable             the file cannot be read now
+    │   ├── ReadingEnded                 a reading was in the way of writers for too long
     │   ├── LedgerDamaged                an integrity check or an invariant failed
     │   ├── TransitionRefused            a guarded state change found another state
     │   └── LeaseLost                    the holder's lease is no longer its own
+    ├── InnerCallRefused (RuntimeError)  a target's own request is not made            exit 4
+    │   ├── ReplayDiverged               it is not the request that was made at this place before
+    │   ├── EarlierCallUnknown           an earlier request of the attempt may have happened, and nothing may follow it
+    │   └── AttemptOver                  the attempt that it belongs to has ended
     └── BudgetExhausted (RuntimeError)   a hard budget has no room                     exit 6
 
 Each class has a permanent ``code``; its text says what happened, to what, and what to do. The fields survive pickling.
@@ -50,6 +56,7 @@ from typing import ClassVar, TypeVar, dataclass_transform
 import attrs
 
 __all__ = [
+    "AttemptOver",
     "BudgetExhausted",
     "CaseFileInvalid",
     "CommitUnknown",
@@ -59,9 +66,11 @@ __all__ = [
     "DeviceLocksUnusable",
     "DeviceNotFound",
     "DeviceQuarantined",
+    "EarlierCallUnknown",
     "EvaluationBusy",
     "EvaluationNotFound",
     "IdentityChanged",
+    "InnerCallRefused",
     "LeaseLost",
     "LedgerClosed",
     "LedgerDamaged",
@@ -73,9 +82,12 @@ __all__ = [
     "LedgerOnNetwork",
     "LedgerOutdated",
     "LedgerReadOnly",
+    "LedgerUnreadable",
     "NotALedger",
     "NothingToSettle",
+    "ReadingEnded",
     "RefusedError",
+    "ReplayDiverged",
     "RunAmbiguous",
     "RunBusy",
     "RunNotFound",
@@ -389,6 +401,21 @@ class LedgerForked(LedgerError):
 
 
 @error
+class LedgerUnreadable(LedgerError):
+    """The ledger's file cannot be read (I/O error, no more open files, locked); what is in it is not touched."""
+
+    path: str = ""
+    code: ClassVar[str] = "ledger.unreadable"
+
+
+@error
+class ReadingEnded(LedgerError):
+    """A reading that lasted long was ended, because it kept the write-ahead log growing while much was written."""
+
+    code: ClassVar[str] = "ledger.reading_ended"
+
+
+@error
 class LedgerDamaged(LedgerError):
     """An integrity check or an invariant failed; ``findings`` names each."""
 
@@ -412,6 +439,35 @@ class LeaseLost(LedgerError):
 
     resource: str = ""
     code: ClassVar[str] = "ledger.lease_lost"
+
+
+@error
+class InnerCallRefused(TallystickError, RuntimeError):
+    """A request or a step of a target's own is not made, because that would break a promise."""
+
+    code: ClassVar[str] = "attempt.call_refused"
+    exit_status: ClassVar[int] = 4
+
+
+@error
+class ReplayDiverged(InnerCallRefused):
+    """After a death the target asks for something else than it asked for at this place before; both are shown."""
+
+    code: ClassVar[str] = "attempt.replay_diverged"
+
+
+@error
+class EarlierCallUnknown(InnerCallRefused):
+    """An earlier request of the attempt may have happened; what its target declares lets nothing follow it now."""
+
+    code: ClassVar[str] = "attempt.call_unknown"
+
+
+@error
+class AttemptOver(InnerCallRefused):
+    """A request that comes when the attempt which it belongs to has ended, or when none is going on."""
+
+    code: ClassVar[str] = "attempt.over"
 
 
 @error

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from .driver import SqliteError
-from .errors import LedgerError, LedgerFailed
+from pathlib import Path
+from typing import Final
 
-__all__ = ["as_failure", "cause_of", "first_line", "is_full", "is_of_the_disk", "remedy_of"]
+from .driver import SqliteError
+from .errors import LedgerDamaged, LedgerError, LedgerFailed, LedgerUnreadable
+
+__all__ = [
+    "as_failure",
+    "cause_of",
+    "first_line",
+    "is_damage",
+    "is_full",
+    "is_of_file",
+    "is_of_the_disk",
+    "remedy_of",
+    "unreadable",
+]
+
+# The primary result codes of SQLite (sqlite.org/rescode.html).
+_DAMAGE: Final = frozenset({11, 26})  # CORRUPT, NOTADB
+_OF_FILE: Final = frozenset({3, 5, 6, 7, 10, 13, 14, 15, 22})  # PERM … NOLFS: the disk, its locks, its room
 
 
 def as_failure(problem: BaseException, what: str) -> LedgerError:
@@ -27,6 +44,29 @@ def remedy_of(problem: BaseException) -> str:
     if isinstance(problem, SqliteError | OSError):
         return "look after the ledger's disk, run `tallystick ledger check`, then resume"
     return "run `tallystick ledger check`, then resume"
+
+
+def is_damage(problem: BaseException) -> bool:
+    """Whether SQLite says that the file is no sound database any more."""
+    return _code(problem) in _DAMAGE
+
+
+def is_of_file(problem: BaseException) -> bool:
+    """Whether SQLite could not read or lock the file, so that the statement is not to blame."""
+    return _code(problem) in _OF_FILE
+
+
+def unreadable(path: Path, problem: BaseException) -> LedgerError:
+    """The error for a ledger that could not be read."""
+    text = first_line(problem)
+    if is_damage(problem):
+        return LedgerDamaged(f"the ledger {path} is damaged: {text}", "run `tallystick ledger check`", str(path))
+    return LedgerUnreadable(f"the ledger {path} could not be read: {text}", remedy_of(problem), str(path))
+
+
+def _code(problem: BaseException) -> int:
+    found: int = getattr(problem, "sqlite_errorcode", 0)
+    return found & 0xFF
 
 
 def is_full(problem: BaseException) -> bool:

@@ -12,15 +12,17 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from . import driver
 from .clocks import Clock, SystemClock
 from .errors import LedgerClosed
+from .failures import is_damage, is_of_file, unreadable
 from .identifiers import IdSource
 from .location import side_folder
 from .opening import prepare
 from .processes import ProcessIdentity
+from .readers import Reader
 from .scribe import Scribe
 from .sharing import Shared
 from .transaction import Transaction
@@ -28,30 +30,6 @@ from .transaction import Transaction
 __all__ = ["Ledger", "Reader"]
 
 T = TypeVar("T")
-
-
-class Reader:
-    """A consistent view of the ledger at one instant; close it soon: it keeps the write-ahead log from shrinking."""
-
-    __slots__ = ("_connection", "artifacts", "execute")
-
-    def __init__(self, connection: driver.Connection, artifacts: Path) -> None:
-        self._connection = connection
-        self.artifacts = artifacts
-        self.execute = connection.execute
-
-    def row(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
-        """The first row, or None."""
-        return self.execute(sql, parameters).fetchone()
-
-    def rows(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
-        """All rows; for queries with a bound of their own."""
-        rows: list[Any] = self.execute(sql, parameters).fetchall()
-        return rows
-
-    def each(self, sql: str, parameters: tuple[Any, ...] = ()) -> Iterator[Any]:
-        """The rows one by one, whatever their number."""
-        return iter(self.execute(sql, parameters))
 
 
 _open: dict[tuple[int, int], Shared] = {}
@@ -170,17 +148,28 @@ class Ledger:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Reader]:
-        """A consistent read-only view, on a connection of its own."""
+        """A consistent read-only view, on a connection of its own; see `Reader` for how long it may last.
+
+        Raises LedgerUnreadable or LedgerDamaged where the disk or the file fails, also from inside.
+        """
         if self._closed:
             raise LedgerClosed("the ledger is closed", "open it again")
-        connection = self._shared.reader()
         try:
-            connection.execute("BEGIN")
-            yield Reader(connection, self.artifacts)
-        finally:
-            with contextlib.suppress(driver.SqliteError):  # a failed read must not hide its own error
-                connection.execute("ROLLBACK")
-            self._shared.reader_back(connection)
+            connection = self._shared.reader()
+            reader = Reader(connection, self.artifacts)
+            try:
+                connection.execute("BEGIN")
+                self._shared.watch.add(reader)
+                yield reader
+            finally:
+                self._shared.watch.remove(reader)
+                with contextlib.suppress(driver.SqliteError):  # a failed read must not hide its own error
+                    connection.execute("ROLLBACK")
+                self._shared.reader_back(connection, again=not reader.is_ended)
+        except driver.SqliteError as problem:
+            if not is_damage(problem) and not is_of_file(problem):
+                raise  # a statement of ours is wrong
+            raise unreadable(self._shared.path, problem) from problem
 
     def close(self) -> None:
         """Commit what is queued and let go; the last user of the file in this process closes it. Idempotent."""

@@ -29,7 +29,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 from .crashpoints import crashpoint
 from .driver import Connection, StatementError
 from .errors import CommitUnknown, LedgerClosed, LedgerError, LedgerForked
-from .failures import as_failure, first_line
+from .failures import as_failure, first_line, remedy_of
 from .transaction import Transaction
 
 __all__ = ["BATCH_MAX", "QUEUE_MAX", "Scribe", "Together", "WriterDesk"]
@@ -311,7 +311,7 @@ class Scribe:
             unknown = CommitUnknown(
                 f"a commit failed ({first_line(problem)}), and whether it is durable could not be read "
                 f"({first_line(second)})",
-                "mend the disk, then resume: what was asked is looked for again",
+                f"{remedy_of(problem)}: what was asked is looked for again",
             )
             unknown.__cause__ = problem
             self._stop_working(batch, unknown)

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from . import driver
 from .clocks import Clock
-from .desk import Desk
+from .desk import Desk, size_of
 from .errors import LedgerError, LedgerForked, LedgerReadOnly
 from .identifiers import IdSource
 from .ledger_place import settle_place
 from .location import make_side_folder, side_folder
 from .processes import ProcessIdentity
+from .readers import ReaderWatch
 from .schema import workers
 from .scribe import Scribe
 from .statements import hot_insert
@@ -40,6 +41,7 @@ class Shared:
         self.users = 0
         self._gate = threading.Lock()
         self._idle_readers: list[driver.Connection] = []
+        self.watch = ReaderWatch(lambda: size_of(self.wal_path))
         self._scribe: Scribe | None = None
         self._desk: Desk | None = None
         self._worker: Worker | None = None
@@ -75,9 +77,10 @@ class Shared:
                 return self._idle_readers.pop()
         return driver.harden(driver.connect(self.path), query_only=True)
 
-    def reader_back(self, connection: driver.Connection) -> None:
+    def reader_back(self, connection: driver.Connection, *, again: bool = True) -> None:
+        """Give a connection back, to be used ``again`` where there is room."""
         with self._gate:
-            if self.users > 0 and len(self._idle_readers) < 4 and not connection.in_transaction:
+            if again and self.users > 0 and len(self._idle_readers) < 4 and not connection.in_transaction:
                 self._idle_readers.append(connection)
                 return
         connection.close()
@@ -85,6 +88,7 @@ class Shared:
     def close(self) -> None:
         if os.getpid() != self.pid:
             return  # the parent's: closing it here would touch the parent's file
+        self.watch.close()
         for connection in self._idle_readers:
             connection.close()
         self._idle_readers.clear()

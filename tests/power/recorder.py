@@ -6,7 +6,8 @@ Every write, cut, sync, new name, rename and removal below the root goes into th
 that are appended to the file ``said`` as well, in the one order in which they happened. A call that touches a file of
 the root in a way that is not known here ends the program: a recording is whole or there is none.
 
-``--fail sync:EIO:3`` lets the third sync below the root fail, ``write:ENOSPC:3-`` the third write and every later one.
+``--fail sync:EIO:3`` lets the third sync below the root fail, ``write:ENOSPC:3-`` the third write and every later one;
+the kinds are write, size, sync, make, name and any.
 ``--count`` prints how many calls of each kind there were.
 
 Ends as the program ends. Needs nothing but the kernel: it follows by ptrace and stops only at the calls of `kernel`.
@@ -128,9 +129,9 @@ class Recorder:
         if finish is None:
             return False
         kind = _KINDS.get(name)
-        if kind is not None:
-            self.counts[kind] += 1
-            if self.fault is not None and self.fault.hits(kind, self.counts[kind]):
+        if kind is not None and not getattr(finish, "is_word", False):
+            self.counts.update((kind, "any"))
+            if self.fault is not None and any(self.fault.hits(one, self.counts[one]) for one in (kind, "any")):
                 kernel.refuse(pid, self.fault.error)
                 self._keep(Failed(self._moment, self._moment, name, self.fault.error))
                 finish(-self.fault.error)
@@ -176,6 +177,7 @@ class Recorder:
         def finish(found: int) -> None:
             self._keep(Said(begun, self._moment, data.decode()))
 
+        finish.is_word = True  # type: ignore[attr-defined]  # no fault is meant for it
         return finish
 
     def _size(self, pid: int, name: str, arguments: tuple[int, ...]) -> Finish | None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import attrs
 
-__all__ = ["LEDGER", "STORIES", "Story"]
+__all__ = ["LEDGER", "STORIES", "Story", "short"]
 
 LEDGER: Final = "evals.db"
 _TARGET: Final = Path(__file__).with_name("power_target.py")
@@ -102,6 +102,12 @@ def beside(folder: Path) -> Story:
     left = _write(folder, "left", _order("left", _cases(16, does=("", "fail"), large=8)))
     right = _write(folder, "right", _order("right", _cases(16, does=("", "lose"), large=8)))
     return Story([["run", left, *_at(folder)]], [["run", right, *_at(folder)]])
+
+
+def short(folder: Path) -> Story:
+    """As `run`, for what has to be done very often."""
+    order = _write(folder, "short", _order("short", _cases(8, does=("", "", "fail", "lose"), large=4)))
+    return Story([["run", order, *_at(folder)]])
 
 
 STORIES: Final[dict[str, Callable[[Path], Story]]] = {

@@ -49,15 +49,15 @@ def test_the_writer_has_every_setting(ledger: Ledger) -> None:
 def test_a_reader_has_every_setting_and_cannot_write(ledger: Ledger) -> None:
     new_run(ledger)
     with ledger.reading() as reader:
-        assert settings_of(reader.execute) == SETTINGS
+        assert settings_of(reader._connection.execute) == SETTINGS
         with pytest.raises(driver.SqliteError, match="readonly"):
-            reader.execute("DELETE FROM runs")
+            reader._connection.execute("DELETE FROM runs")
 
 
 def test_a_reader_that_was_used_before_still_has_every_setting(ledger: Ledger) -> None:
     for _ in range(2):
         with ledger.reading() as reader:
-            assert settings_of(reader.execute) == SETTINGS
+            assert settings_of(reader._connection.execute) == SETTINGS
 
 
 def test_another_thread_has_every_setting(ledger: Ledger) -> None:
@@ -66,7 +66,7 @@ def test_another_thread_has_every_setting(ledger: Ledger) -> None:
     def look() -> None:
         found.append(ledger.write(lambda tx: settings_of(tx.execute)))
         with ledger.reading() as reader:
-            found.append(settings_of(reader.execute))
+            found.append(settings_of(reader._connection.execute))
 
     thread = threading.Thread(target=look)
     thread.start()

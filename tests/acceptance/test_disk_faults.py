@@ -1,0 +1,84 @@
+"""C05: every kind of disk fault at every kind of place, in the real process, and the loss of power after it."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.power.disk import Disk, Loss
+from tests.power.records import Failed
+from tests.power.rig import Recording, lay_out, lose_power, record, why_not, workplace
+from tests.power.stories import LEDGER, short
+from tests.power.verdict import Promises, Verdicts
+
+FAULTS = {
+    "a-full-disk": "write:ENOSPC:{}-",
+    "a-write-that-fails-once": "write:EIO:{}",
+    "a-sync-that-fails-once": "sync:EIO:{}",
+    "syncs-that-fail-from-now-on": "sync:EIO:{}-",
+    "a-disk-that-becomes-read-only": "any:EROFS:{}-",
+    "a-name-that-cannot-be-given": "name:EIO:{}",
+    "a-file-that-cannot-be-made": "make:ENOSPC:{}-",
+}
+SHORT, LONG = 2, 30
+LOSSES_AFTER = 8
+END_OF_TIME = 10**12
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    if reason := why_not():
+        pytest.skip(reason)
+    place = workplace()
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place)
+
+
+def calls(folder: Path, kind: str) -> int:
+    """How many calls of that kind the story makes where nothing fails."""
+    place = folder / "counted"
+    place.mkdir()
+    recording = record(place, short(place))
+    assert recording.status == 0, recording.told
+    return recording.counts[kind]
+
+
+@pytest.mark.parametrize("places", [SHORT, pytest.param(LONG, marks=pytest.mark.soak)], ids=["short", "long"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_disk_c05_fault_is_told_in_one_line_loses_nothing_and_is_gone_on_from(
+    folder: Path, fault: str, places: int
+) -> None:
+    text = FAULTS[fault]
+    count = calls(folder, text.partition(":")[0])
+    chance = random.Random(fault)
+    for number in sorted(chance.sample(range(1, count + 1), min(places, count))):
+        place = folder / str(number)
+        place.mkdir()
+        recording = record(place, short(place), fault=text.format(number))
+        _look_at(recording, f"{fault} at {number} of {count}")
+        shutil.rmtree(place)
+
+
+def _look_at(recording: Recording, what: str) -> None:
+    hit = [one for one in recording.records if isinstance(one, Failed)]
+    if not hit:
+        return  # this time it made fewer calls
+    lines = [line for line in recording.told.splitlines() if line.startswith("tallystick:")]
+    assert recording.status in (0, 4, 5), f"{what}: {recording.status} {recording.told}"
+    assert len(lines) == (recording.status != 0), f"{what}: {recording.told}"
+    assert "Traceback" not in recording.told, f"{what}: {recording.told}"
+    disk = Disk(recording.records, recording.root)
+    disk.advance(END_OF_TIME)
+    promises, verdicts = Promises.of(disk.said), Verdicts()
+    tried = lose_power(recording, states=LOSSES_AFTER, seed=what, after=hit[0].begun)
+    assert tried.failures == [], f"{what}, then a loss of power: {tried.failures}"
+    # What every send needs, an intent that was durable before, is asked by the verdict.
+    lay_out(disk, Loss.NOTHING, random.Random(what), recording.root)
+    assert verdicts.broken(recording.root / LEDGER, promises) == [], what
+    assert verdicts.goes_on(recording.root / LEDGER, promises) == [], what
