@@ -15,6 +15,8 @@ __all__ = ["MEANINGS", "NoVerdictReason", "reason_without_observation"]
 
 
 class NoVerdictReason(StrEnum):
+    """Why a judgment has no verdict; `MEANINGS` says it for people."""
+
     MISSING_EXPECTED = "missing_expected"  # the case says nothing of what is expected
     MISSING_CONTEXT = "missing_context"  # the judge needs the context, and the observation has none
     MISSING_EVIDENCE = "missing_evidence"  # the judge needs other evidence that the observation does not have

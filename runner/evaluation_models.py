@@ -6,7 +6,7 @@ from typing import Literal
 
 from .report_models import Part
 
-__all__ = ["EvaluationEnd", "JudgeLine", "JudgeRecovery", "QualifiedPart"]
+__all__ = ["AgreementLine", "EvaluationEnd", "JudgeLine", "JudgeRecovery", "QualifiedPart"]
 
 
 class QualifiedPart(Part):
@@ -40,6 +40,21 @@ class JudgeLine(Part):
     qualified: QualifiedPart | None
 
 
+class AgreementLine(Part):
+    """How far two judges agree where both gave a verdict: ``agreed`` of ``count``, and beyond chance (Cohen).
+
+    ``rate`` and ``kappa`` are null where they cannot be told.
+    """
+
+    judges: list[str]
+    count: int
+    agreed: int
+    rate: float | None
+    kappa: float | None
+    kappa_low: float | None
+    kappa_high: float | None
+
+
 class JudgeRecovery(Part):
     """What was found of a process that died at it."""
 
@@ -67,6 +82,7 @@ class EvaluationEnd(Part):
     command: str
     exit_status: int
     judges: list[JudgeLine]
+    agreements: list[AgreementLine]
     calls: int
     stopped: str | None
     recovery: JudgeRecovery

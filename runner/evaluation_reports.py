@@ -8,7 +8,8 @@ from ..ledger.judging_reads import JudgeRow, JudgeTally, judge_rows, judge_talli
 from ..ledger.ledger import Ledger, Reader
 from ..ledger.qualifications import qualification_of
 from ..ledger.verdicts import NoVerdictReason
-from .evaluation_models import EvaluationEnd, JudgeLine, JudgeRecovery, QualifiedPart
+from .agreement import Agreement, agreements_of_judges
+from .evaluation_models import AgreementLine, EvaluationEnd, JudgeLine, JudgeRecovery, QualifiedPart
 from .evaluations import SessionEnd
 from .qualification import unmet
 from .results import ExitStatus, NextMove, exit_status_of
@@ -23,6 +24,7 @@ def evaluation_end(
     with ledger.reading() as reader:
         row = find_evaluation(reader, row.run_key, row.evaluation_id)
         lines = judge_lines(reader, row.run_key, row.evaluation_no)
+        agreements = [_agreement(one) for one in agreements_of_judges(reader, row.run_key, row.evaluation_no)]
     move = _next(row, lines)
     found = done.hold.recovered if done.hold is not None else None
     recovery = JudgeRecovery() if found is None else JudgeRecovery(
@@ -34,7 +36,7 @@ def evaluation_end(
         ledger=str(ledger.path), run=row.run_id, evaluation=row.evaluation_no, id=row.evaluation_id, name=row.name,
         set_at_event=row.set_at_event, ended=row.ended_us is not None,
         next=move.value,
-        command=_command(move, row, order, ledger_option), exit_status=int(status), judges=lines,
+        command=_command(move, row, order, ledger_option), exit_status=int(status), judges=lines, agreements=agreements,
         calls=done.dispatches, stopped=done.stopped, recovery=recovery,
     )  # fmt: skip
 
@@ -46,6 +48,16 @@ def judge_lines(reader: Reader, run_key: int, evaluation_no: int) -> list[JudgeL
         _line(tally, _qualified(reader, rows[tally.judge_no]))
         for tally in judge_tallies(reader, run_key, evaluation_no)
     ]
+
+
+def _agreement(found: Agreement) -> AgreementLine:
+    kappa = found.kappa
+    return AgreementLine(
+        judges=[found.first, found.second], count=found.count, agreed=found.agreed, rate=found.rate,
+        kappa=None if kappa is None else kappa.value,
+        kappa_low=None if kappa is None else kappa.interval.low,
+        kappa_high=None if kappa is None else kappa.interval.high,
+    )  # fmt: skip
 
 
 def _line(tally: JudgeTally, qualified: QualifiedPart | None) -> JudgeLine:

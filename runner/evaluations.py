@@ -131,16 +131,19 @@ def find_or_create_evaluation(
     *,
     new: bool = False,
     at_event: int | None = None,
+    must_exist: bool = False,
 ) -> EvaluationSession:
     """The evaluation of these judges: an unfinished one goes on, a finished one is told where nothing new was observed.
 
     ``new`` always makes one; ``at_event`` fixes its set at that event of the run. Raises UsageError for an event that
-    the run does not have.
+    the run does not have, and where there ``must_exist`` one and would be a new one.
     """
     if description.reparse_of is not None and at_event is None:
         at_event = description.reparse_of.set_at_event
     if not new and (found := _found(ledger, run, description, at_event)) is not None:
         return EvaluationSession(_with_settings(ledger, found, description), description)
+    if must_exist:
+        raise UsageError("there is nothing to retry: this would be a new evaluation", "leave out --retry")
     plan = _plan(description, at_event)
     row = ledger.write(lambda tx: create_evaluation(tx, run.run_id, plan, only_one=not new and at_event is None))
     crashpoint("evaluation.created")

@@ -19,11 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .adapters.answers import Answer, Failed, OutcomeUnknown, Refused, request_id
+    from .adapters.json_judges import json_schema, jsonpath
+    from .adapters.llm_judge import llm_judge
+    from .adapters.process_judge import process_judge
     from .adapters.python_judge import judge
     from .adapters.python_target import target
     from .adapters.python_user import user
     from .adapters.rule_judges import contains, exact, not_contains, numeric, regex
+    from .adapters.similarity_judge import similarity
     from .api import OpenLedger, open, resume, resume_async, run, run_async  # noqa: A004 - read as ts.open
+    from .judging_api import evaluate, evaluate_async, qualify, qualify_async
     from .ledger.errors import (
         BudgetExhausted,
         CommitUnknown,
@@ -37,7 +42,9 @@ if TYPE_CHECKING:
         UsageError,
         WorkOrderInvalid,
     )
+    from .ledger.verdicts import NoVerdictReason
     from .runner.case_files import cases
+    from .runner.judge_orders import JudgeOrder, load_judge_order
     from .runner.protocols import MISSING, Case, Exchange, Judge, NoVerdict, Target, Turn, Usage, User, Verdict
     from .runner.results import ExitStatus, NextMove, RunOutcome
     from .runner.stopping import StopSwitch
@@ -54,10 +61,12 @@ __all__ = [
     "Failed",
     "IdentityChanged",
     "Judge",
+    "JudgeOrder",
     "LedgerError",
     "LedgerFailed",
     "NextMove",
     "NoVerdict",
+    "NoVerdictReason",
     "OpenLedger",
     "OutcomeUnknown",
     "Refused",
@@ -77,28 +86,42 @@ __all__ = [
     "WorkOrderInvalid",
     "cases",
     "contains",
+    "evaluate",
+    "evaluate_async",
     "exact",
+    "json_schema",
+    "jsonpath",
     "judge",
+    "llm_judge",
+    "load_judge_order",
     "load_work_order",
     "not_contains",
     "numeric",
     "open",
+    "process_judge",
+    "qualify",
+    "qualify_async",
     "regex",
     "request_id",
     "resume",
     "resume_async",
     "run",
     "run_async",
+    "similarity",
     "target",
     "user",
 ]
 
 _HOMES = {
     ".adapters.answers": ("Answer", "Failed", "OutcomeUnknown", "Refused", "request_id"),
+    ".adapters.json_judges": ("json_schema", "jsonpath"),
+    ".adapters.llm_judge": ("llm_judge",),
+    ".adapters.process_judge": ("process_judge",),
     ".adapters.python_judge": ("judge",),
     ".adapters.python_target": ("target",),
     ".adapters.python_user": ("user",),
     ".adapters.rule_judges": ("contains", "exact", "not_contains", "numeric", "regex"),
+    ".adapters.similarity_judge": ("similarity",),
     ".api": ("OpenLedger", "open", "resume", "resume_async", "run", "run_async"),
     ".ledger.errors": (
         "BudgetExhausted",
@@ -113,7 +136,10 @@ _HOMES = {
         "UsageError",
         "WorkOrderInvalid",
     ),
+    ".judging_api": ("evaluate", "evaluate_async", "qualify", "qualify_async"),
+    ".ledger.verdicts": ("NoVerdictReason",),
     ".runner.case_files": ("cases",),
+    ".runner.judge_orders": ("JudgeOrder", "load_judge_order"),
     ".runner.protocols": (
         "MISSING",
         "Case",

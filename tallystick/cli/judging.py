@@ -8,12 +8,11 @@ from pathlib import Path
 import click
 
 from .._wiring import ADAPTERS
-from ..ledger.errors import UsageError
 from ..ledger.evaluations import find_evaluation, let_retried_wait
 from ..ledger.ledger import Ledger
 from ..ledger.run_reads import find_run
 from ..ledger.verdicts import NoVerdictReason
-from ..runner.evaluation_models import EvaluationEnd, JudgeLine
+from ..runner.evaluation_models import AgreementLine, EvaluationEnd, JudgeLine
 from ..runner.evaluation_reports import evaluation_end
 from ..runner.evaluations import (
     EvaluationSession,
@@ -60,7 +59,9 @@ def judge_run(
             source = None if reparse is None else find_evaluation(reader, found.run_key, reparse)
         if source is not None:
             description = reparsing(ledger, source, description)
-        session = find_or_create_evaluation(ledger, found, description, new=new, at_event=at_event)
+        session = find_or_create_evaluation(
+            ledger, found, description, new=new, at_event=at_event, must_exist=bool(retry)
+        )
         _let_wait(settings, ledger, session, retry)
         done = _to_end(settings, ledger, session, concurrency, f"tallystick judge {found.run_id} {order}")
         end = evaluation_end(ledger, session.row, done, order=str(order), ledger_option=settings.ledger_option)
@@ -72,8 +73,6 @@ def judge_run(
 
 
 def _let_wait(settings: Settings, ledger: Ledger, session: EvaluationSession, retry: tuple[str, ...]) -> None:
-    if retry and session.is_new:
-        raise UsageError("there is nothing to retry: this would be a new evaluation", "Leave out --retry")
     for reason in retry:
         count = ledger.write(lambda tx, reason=reason: let_retried_wait(tx, session.row, reason=reason))  # type: ignore[misc]
         if not count:
@@ -112,12 +111,23 @@ def show_evaluation(screen: Screen, end: EvaluationEnd) -> None:
         [_row(line) for line in end.judges],
         title="judges",
     )
+    agreed = [_agreed(one) for one in end.agreements if one.count]
+    if agreed:
+        screen.table(["judges", ">same", ">rate", ">kappa", "95 %"], agreed, title="agreement")
     for line in end.judges:
         if line.qualified is not None and not line.qualified.met:
             why = "; ".join(line.qualified.lacking)
             screen.line(f"the verdicts of {line.judge} do not count, it is unqualified: {why}", tone=Tone.WARNING)
     text, tone = _exit_line(end)
     screen.line(text, tone=tone)
+
+
+def _agreed(one: AgreementLine) -> tuple[object, ...]:
+    between = "" if one.kappa_low is None else f"{one.kappa_low:.2f} to {one.kappa_high:.2f}"
+    return (
+        " and ".join(one.judges), f"{one.agreed} of {one.count}", "-" if one.rate is None else f"{one.rate:.1%}",
+        "-" if one.kappa is None else f"{one.kappa:.2f}", between,
+    )  # fmt: skip
 
 
 def _row(line: JudgeLine) -> tuple[object, ...]:

@@ -74,7 +74,7 @@ def show_qualification(screen: Screen, end: QualifyEnd) -> None:
 
 
 def _row(line: QualifiedLine) -> tuple[object, ...]:
-    required = joined(f"{name} {least:g}" for name, least in line.required.items())
+    required = ", ".join(f"{name} {least:g}" for name, least in line.required.items())
     return (
         line.judge, _rate(line.accuracy), _between(line.accuracy_low, line.accuracy_high), _number(line.kappa),
         _between(line.kappa_low, line.kappa_high), f"{line.judged} of {line.labels}",

@@ -168,3 +168,19 @@ def test_the_end_of_a_session_waits_no_longer_for_a_late_function_that_raised(pa
     outcome = ts.run(work, ledger=path)  # for an hour, did nobody say that nothing will come
     release.join()
     assert (outcome.planned, outcome.next) == (1, ts.NextMove.DECIDE)
+
+
+def test_what_was_observed_is_judged_again_from_python(path: Path, tmp_path: Path) -> None:
+    outcome = ts.run(order(), ledger=path)
+    judges = ts.JudgeOrder("strict", judges=[ts.exact(), ts.similarity(at_least=0.5)])
+    end = ts.evaluate(outcome.run_id, judges, ledger=path)
+    assert [(line.judge, line.passed, line.judged) for line in end.judges] == [("exact", 1, 1), ("similarity", 1, 1)]
+    assert ts.evaluate("api", judges, ledger=path) == end
+    with pytest.raises(ts.UsageError, match="nothing to retry"):
+        ts.evaluate("api", judges, ledger=path, new=True, retry=["timeout"])
+    with pytest.raises(ts.UsageError, match="there is no reason bad"):
+        ts.evaluate("api", judges, ledger=path, retry=["bad"])
+
+    labelled = tmp_path / "labelled.jsonl"
+    labelled.write_text('{"id": "a", "input": 1, "answer": "x", "expected": "x", "label": true}\n')
+    assert [line.accuracy for line in ts.qualify(judges, labelled, ledger=path).judges] == [1.0, 1.0]

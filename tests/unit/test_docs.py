@@ -7,6 +7,7 @@ import importlib
 import re
 import shlex
 import sqlite3
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,10 @@ def shown(language: str) -> list[Any]:
 def test_work_orders_that_are_shown_can_be_read(tmp_path: Path, block: str) -> None:
     (tmp_path / "order.toml").write_text(block, encoding="utf-8")
     (tmp_path / "cases.jsonl").write_text('{"id": "a", "input": "x"}\n', encoding="utf-8")
-    assert ts.load_work_order(tmp_path / "order.toml").variants
+    if "cases" in tomllib.loads(block):
+        assert ts.load_work_order(tmp_path / "order.toml").variants
+    else:
+        assert ts.load_judge_order(tmp_path / "order.toml").judges
 
 
 @pytest.mark.parametrize("block", shown("python"))
