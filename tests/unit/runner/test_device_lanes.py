@@ -99,12 +99,13 @@ def test_a_device_never_has_two_conversations_at_once_whatever_the_concurrency(l
         return ANSWERED
 
     bench = Bench()
-    sides = {"old": OnBench(reply=reply, benches=(bench,)), "new": OnBench(reply=reply, benches=(bench,))}
+    benches = {name: OnBench(reply=reply, benches=(bench,)) for name in ("old", "new")}
+    sides = {**benches, "free": Scripted(always(ANSWERED))}
     outcome = execute(ledger, sides, cases=4, concurrency=8)
-    assert outcome.counts[SlotState.SELECTED] == 8
+    assert outcome.counts[SlotState.SELECTED] == 12
     assert most == [1]
     assert rows(ledger, "SELECT count(*) FROM leases WHERE resource = 'bench:1'") == [(1,)]
-    assert all(len(side.tenures) == 1 for side in sides.values())  # each looks once in the tenure that they share
+    assert all(len(side.tenures) == 1 for side in benches.values())  # each looks once in the tenure that they share
 
 
 def test_two_devices_have_a_conversation_each_at_the_same_time(ledger: Ledger) -> None:

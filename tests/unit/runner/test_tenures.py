@@ -16,6 +16,7 @@ from tallystick.ledger.errors import BudgetExhausted, IdentityChanged
 from tallystick.ledger.host_claims import HostClaims
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.states import DispatchState, IfUnknown, SlotState
+from tallystick.runner import attempt_steps
 from tallystick.runner.device_protocols import LEASE_LOST, REBOOTED, TakenOver, Tenure
 from tallystick.runner.protocols import Dispatching, Outcome, QueryAnswer, QueryState
 from tallystick.runner.reports import status_of
@@ -86,6 +87,30 @@ def test_a_lease_that_ran_out_is_refused_at_the_next_intent_and_asked_for_anew(
         (1, "reset"), (1, "submit"), (2, "reset"), (2, "submit")
     ]  # fmt: skip
     assert len(target.left) == 1  # a lost tenure is not let go in good order
+    states = rows(ledger, "SELECT state FROM dispatches d JOIN calls c USING (call_id) WHERE c.owner = 'attempt'")
+    assert states == [("answered",), ("answered",)]  # nothing was intended under the old one
+
+
+@pytest.mark.parametrize("point", ["dispatch.intent.before", "dispatch.intent.committed"])
+def test_a_holder_that_stood_still_on_its_way_to_a_request_never_sends_it(
+    ledger: Ledger, clock: HandClock, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """Before its intent, that is refused; after it, the request that was intended is known not to have been sent."""
+    passed: list[str] = []
+
+    def stand_still(name: str) -> None:
+        if name == point and not passed:
+            passed.append(name)
+            clock.suspend(31_000_000)
+
+    monkeypatch.setattr(attempt_steps, "crashpoint", stand_still)
+    target = OnBench()
+    outcome = execute(ledger, target, attempts_max=1)
+    assert outcome.counts[SlotState.SELECTED] == 1
+    assert [(fence, role) for _, fence, role in target.benches[0].log] == [(1, "reset"), (2, "reset"), (2, "submit")]
+    assert target.benches[0].refused == []
+    never = [] if point == "dispatch.intent.before" else [("given_back", LEASE_LOST)]
+    assert [(one.state, one.reason) for one in page(ledger, outcome).attempts] == [*never, ("observed", "")]
 
 
 @pytest.mark.parametrize("step_us", [-3_600_000_000, 3_600_000_000])
