@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.fixtures.atlas_handle import AtlasDevice
 
+from .device_log import check_device_log
 from .harness import Coordinator, Site, until
 from .invariants import rows
 from .orders import execution
@@ -76,7 +76,8 @@ class Bench:
         """The name of the run that holds the device in that ledger, empty where none does."""
         found = rows(
             (site or self.site).ledger,
-            "SELECT r.name FROM leases l JOIN runs r ON r.run_key = l.run_key WHERE l.resource = ? AND l.state = 'held'",
+            "SELECT r.name FROM leases l JOIN runs r ON r.run_key = l.run_key"
+            " WHERE l.resource = ? AND l.state = 'held'",
             RESOURCE,
         )
         return str(found[0][0]) if found else ""
@@ -117,35 +118,7 @@ def boot_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-def check_device(bench: Bench) -> None:
-    """What must hold of the device's own log, and of it and the ledgers together."""
-    accepted = [line for line in bench.device.lines() if line["verdict"] in ("accepted", "repeated")]
-    fences = [line["fence"] for line in accepted]
-    assert fences == sorted(fences), "a request under an older fence came after one under a newer, and was accepted"
-    done = Counter(line["request_id"] for line in bench.device.lines(role="submit", verdict="accepted"))
-    assert not [one for one, count in done.items() if count > 1], "a request was begun twice"
-    known: dict[str, tuple[int, str]] = {}
-    for site in bench.sites:
-        for call_id, fence, state in rows(
-            site.ledger,
-            "SELECT c.call_id, c.fence, d.state FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
-            " AND d.dispatch_no = (SELECT max(dispatch_no) FROM dispatches WHERE call_id = c.call_id)",
-        ):
-            known[call_id] = (fence, state)
-    # A query has no id of its own: it is about another request.
-    about = [line["request_id"] or line["about"] for line in accepted]
-    assert not [one for one in about if one not in known], "I1: the device did something that no ledger had intended"
-    own = [line for line in accepted if line["request_id"] is not None]
-    wrong = [line for line in own if line["fence"] > known[line["request_id"]][0]]
-    assert not wrong, "a request went out under a fence that its ledger does not know"
-    _first_is_a_look(accepted)
-
-
-def _first_is_a_look(accepted: Sequence[Mapping[str, Any]]) -> None:
-    """The first that a new holder sends is about the device; a case's request comes only after its reset."""
-    seen: dict[int, list[str]] = {}
-    for line in accepted:
-        seen.setdefault(line["fence"], []).append(line["role"])
-    for fence, roles in seen.items():
-        before = roles[: roles.index("submit")] if "submit" in roles else roles
-        assert "submit" not in roles or "reset" in before, f"fence {fence} began with {roles}"
+def check_device(bench: Bench, *, stale_max: int = 0) -> None:
+    """What must hold of the device's own log, and of it and the ledgers together; see `device_log`."""
+    ledgers = [site.ledger for site in bench.sites]
+    check_device_log(ledgers, bench.device.log, resource=RESOURCE, stale_max=stale_max)
