@@ -27,8 +27,9 @@ LEASE_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "lease.fence_twice",
         "fences were given to two holders",
-        "SELECT resource || ' fence ' || fence FROM leases WHERE fence > 0 GROUP BY resource, fence"
-        " HAVING count(*) > 1",
+        # Leases that a snapshot brought (they have no boot) were given by another ledger.
+        "SELECT resource || ' fence ' || fence FROM leases WHERE fence > 0"
+        " GROUP BY resource, fence, CASE WHEN boot_id IS NULL THEN run_key END HAVING count(*) > 1",
         _RESTORE,
     ),
     Rule(
@@ -51,7 +52,8 @@ LEASE_RULES: Final[tuple[Rule, ...]] = (
         "requests carry a fence that their lease was not given",
         "SELECT 'call ' || c.call_id FROM calls c JOIN leases l ON l.lease_id = c.lease_id"
         " WHERE c.fence IS NULL OR c.fence > l.fence OR c.fence < 1 OR EXISTS (SELECT 1 FROM leases o"
-        " WHERE o.resource = l.resource AND o.fence >= c.fence AND o.fence < l.fence)",
+        " WHERE o.resource = l.resource AND o.fence >= c.fence AND o.fence < l.fence"
+        " AND (o.boot_id IS NULL) = (l.boot_id IS NULL))",
         _RESTORE,
     ),
     Rule(

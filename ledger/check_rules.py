@@ -44,7 +44,7 @@ _OF_CALL: Final = (
     " JOIN attempts a ON a.run_key = c.run_key AND a.slot_no = c.slot_no AND a.attempt_no = c.attempt_no"
 )
 _SUMS: Final = (
-    "FROM budgets b JOIN runs r ON r.run_key = b.run_key LEFT JOIN (SELECT run_key, budget_no,"
+    "FROM budgets b JOIN runs r ON r.run_key = b.run_key AND r.state NOT IN ('planning', 'importing') LEFT JOIN (SELECT run_key, budget_no,"
     " sum(CASE state WHEN 'held' THEN held ELSE 0 END) AS held, sum(coalesce(settled, 0)) AS settled"
     " FROM reservations GROUP BY run_key, budget_no) t ON t.run_key = b.run_key AND t.budget_no = b.budget_no"
 )
@@ -180,7 +180,8 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "call.without_dispatch",
         "calls were recorded and have no dispatch",
-        "SELECT 'call ' || c.call_id FROM calls c WHERE c.owner = 'attempt'"
+        "SELECT 'call ' || c.call_id FROM calls c JOIN runs r ON r.run_key = c.run_key AND r.state <> 'importing'"
+        " WHERE c.owner = 'attempt'"
         " AND NOT EXISTS (SELECT 1 FROM dispatches d WHERE d.call_id = c.call_id)",
         _RESTORE,
     ),

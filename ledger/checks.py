@@ -236,5 +236,5 @@ def _dead_workers(ledger: Ledger, reader: Reader) -> Iterator[Finding]:
     )
     yield from _one(
         "run.half_planned", "runs were being written by processes that have died", plans,
-        "the next `tallystick run` removes them", Severity.WARNING,
+        "the next `tallystick run` removes plans, the next `tallystick import` what an import left", Severity.WARNING,
     )  # fmt: skip

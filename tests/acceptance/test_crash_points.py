@@ -17,6 +17,7 @@ from .harness import FIXTURES, Request, Site, read_requests
 from .invariants import check_invariants, rows
 from .orders import case, http_order
 from .test_judging_crashes import SCENARIOS as OF_JUDGING
+from .test_snapshots import SCENARIOS as OF_SNAPSHOTS
 
 # What may become of a request: answered, refused and answered then, failed and answered then, answered in vain.
 MIXED: Final = (
@@ -96,7 +97,7 @@ SCENARIOS: Final[dict[str, list[Scenario]]] = {
 
 
 def test_crash_every_registered_point_is_reached_by_a_scenario() -> None:
-    assert {*SCENARIOS, *OF_JUDGING} == set(CRASHPOINTS)
+    assert {*SCENARIOS, *OF_JUDGING, *OF_SNAPSHOTS} == set(CRASHPOINTS)
 
 
 @pytest.mark.parametrize(
