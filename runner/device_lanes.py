@@ -71,8 +71,8 @@ def device_sets(sides: Mapping[int, VariantSide], spec: DeviceSpec) -> dict[int,
 class DeviceLanes:
     """All lanes of a session; on its loop.
 
-    ``changed`` is called when a lane may have become free, ``closed`` with the variants that are passed over from now
-    on, ``fail`` with what ends the session.
+    ``is_busy`` says whether an attempt is under way anywhere. ``changed`` is called when a lane may have become free,
+    ``closed`` with the variants that are passed over from now on, ``fail`` with what ends the session.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class DeviceLanes:
         flights: FlightWatch,
         patience_seconds: float,
         grace_seconds: float,
+        is_busy: Callable[[], bool],
         changed: Callable[[], None],
         closed: Callable[[frozenset[int]], None],
         fail: Callable[[BaseException], None],
@@ -99,6 +100,7 @@ class DeviceLanes:
         self._flights = flights
         self._patience = patience_seconds
         self._grace = grace_seconds
+        self._is_busy = is_busy
         self._changed = changed
         self._closed = closed
         self._fail = fail
@@ -196,9 +198,8 @@ class DeviceLanes:
                 await self._give_back(lane, reason="the session ended")
             if self._going_on:
                 await asyncio.wait(self._going_on)
-        except LedgerError:
-            if self._ledger.failure is None:
-                raise  # else the session ends with what closed the ledger, and the claims are given back all the same
+        except LedgerError as problem:
+            self._fail(problem)  # the claims are given back all the same
         finally:
             self._keeper.close()
             self._hurry.close()
@@ -260,10 +261,10 @@ class DeviceLanes:
 
     async def _get_ready(self, lane: _Lane, side: VariantSide) -> None:
         """Hold the lane's devices and have the target look at them; what cannot be reached is tried for a while."""
-        until, pause = time.monotonic() + self._patience, _PAUSE_FIRST_SECONDS
+        end, pause = time.monotonic() + self._patience, _PAUSE_FIRST_SECONDS
         while True:
             try:
-                await self._hold_and_look(lane, side, until)
+                await self._hold_and_look(lane, side, lambda: self._is_after(end))
             except LeaseLost:
                 lane.losses += 1
                 await self._give_back(lane, reason="lost")
@@ -276,7 +277,7 @@ class DeviceLanes:
                 if not lane.was_ready:
                     raise
                 await self._give_back(lane, reason="cannot be reached")
-                if time.monotonic() + pause > until:
+                if self._is_after(end - pause):
                     self._close(lane, away.what)
                     return
                 if not await self._stop.sleep(pause):
@@ -285,11 +286,15 @@ class DeviceLanes:
             else:
                 return
 
-    async def _hold_and_look(self, lane: _Lane, side: VariantSide, until: float) -> None:
+    def _is_after(self, end: float) -> bool:
+        """Whether patience is at its end; as long as the session has something else to do, waiting costs nothing."""
+        return time.monotonic() >= end and not self._is_busy()
+
+    async def _hold_and_look(self, lane: _Lane, side: VariantSide, is_out_of_patience: Callable[[], bool]) -> None:
         if lane.tenure is not None and lane.tenure.is_lost:
             await self._give_back(lane, reason="lost")
         if lane.tenure is None:
-            lane.tenure = await self._keeper.take(lane.devices, until=until)
+            lane.tenure = await self._keeper.take(lane.devices, is_out_of_patience=is_out_of_patience)
         if lane.tenure is None:
             if not self._stop.is_asked:
                 self._close(lane, "it was not to be had for as long as a session waits")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +18,7 @@ from ..ledger.canonical import canonical_text, parse_json
 from ..ledger.crashpoints import crashpoint
 from ..ledger.device_looks import DeviceLook, record_look
 from ..ledger.errors import DeviceQuarantined
-from ..ledger.host_claims import Claimed, HostClaims
+from ..ledger.host_claims import Claimed, ClaimedElsewhere, HostClaims
 from ..ledger.lease_calls import open_calls
 from ..ledger.lease_line import is_held, is_wanted, leave, poll, stand_in_line
 from ..ledger.lease_records import Blocked, DeviceAsk, Granted
@@ -91,8 +90,8 @@ class LeaseKeeper:
         self._holds = holds
         self._thread = LeaseThread(ledger, claims, loop=asyncio.get_running_loop(), on_lost=on_lost)
 
-    async def take(self, devices: DeviceSet, *, until: float) -> DeviceTenure | None:
-        """Stand in line for the set and hold it; None when asked to stop, or when ``until`` (monotonic) has passed.
+    async def take(self, devices: DeviceSet, *, is_out_of_patience: Callable[[], bool]) -> DeviceTenure | None:
+        """Stand in line for the set and hold it; None when asked to stop, or once ``is_out_of_patience`` says so.
 
         Raises DeviceQuarantined, and LeaseLost when its place in line or what it had already was lost meanwhile.
         """
@@ -100,16 +99,16 @@ class LeaseKeeper:
         set_id = await stand_in_line(self._ledger, asks, run_key=self._run_key)
         granted = None
         try:
-            granted = await self._granted(set_id, until)
+            granted = await self._granted(set_id, is_out_of_patience)
             if granted is None:
                 return None
-            return await self._claimed(devices, granted, until)
+            return await self._claimed(devices, granted, is_out_of_patience)
         finally:
             self._tally.waits_for.pop(set_id, None)
             if granted is None:
                 await asyncio.shield(asyncio.ensure_future(leave(self._ledger, set_id, reason="gave up waiting")))
 
-    async def _granted(self, set_id: str, until: float) -> Granted | None:
+    async def _granted(self, set_id: str, is_out_of_patience: Callable[[], bool]) -> Granted | None:
         while True:
             found = await poll(self._ledger, set_id)
             if isinstance(found, Granted):
@@ -117,10 +116,12 @@ class LeaseKeeper:
             if found.quarantined:
                 raise _quarantined(found)
             self._tally.waits_for[set_id] = waits_for(self._ledger, found)
-            if time.monotonic() >= until or not await self._stop.sleep(POLL_SECONDS):
+            if is_out_of_patience() or not await self._stop.sleep(POLL_SECONDS):
                 return None
 
-    async def _claimed(self, devices: DeviceSet, granted: Granted, until: float) -> DeviceTenure | None:
+    async def _claimed(
+        self, devices: DeviceSet, granted: Granted, is_out_of_patience: Callable[[], bool]
+    ) -> DeviceTenure | None:
         """The lease is held and renewed from here on; other ledgers of this host may still have a device of it."""
         tenure = DeviceTenure(
             self._ledger, self._run_key, devices.needs, granted, claims=self._claims, holds=self._holds
@@ -128,12 +129,12 @@ class LeaseKeeper:
         self._thread.watch(tenure, lease_seconds=devices.lease_seconds)
         try:
             while not tenure.is_lost:
-                found = await asyncio.to_thread(self._claims.take, granted, devices.asks)
+                found = await self._claims_taken(granted, devices)
                 if isinstance(found, Claimed):
                     await self._as_high_as(tenure, granted, found)
                     return tenure
                 self._tally.waits_for[granted.set_id] = waits_for(self._ledger, found)
-                if time.monotonic() >= until or not await self._stop.sleep(POLL_SECONDS):
+                if is_out_of_patience() or not await self._stop.sleep(POLL_SECONDS):
                     break
             tenure.refuse_if_lost()
         except BaseException:
@@ -141,6 +142,15 @@ class LeaseKeeper:
             raise
         await self.give_back(tenure, reason="gave up waiting")
         return None
+
+    async def _claims_taken(self, granted: Granted, devices: DeviceSet) -> Claimed | ClaimedElsewhere:
+        """A thread cannot be cancelled: whoever is waits for its end, so that what it claims is given back after it."""
+        taking = asyncio.ensure_future(asyncio.to_thread(self._claims.take, granted, devices.asks))
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            await asyncio.wait({taking})
+            raise
 
     async def _as_high_as(self, tenure: DeviceTenure, granted: Granted, claimed: Claimed) -> None:
         for lease in granted.leases:
