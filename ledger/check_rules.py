@@ -44,7 +44,8 @@ _OF_CALL: Final = (
     " JOIN attempts a ON a.run_key = c.run_key AND a.slot_no = c.slot_no AND a.attempt_no = c.attempt_no"
 )
 _SUMS: Final = (
-    "FROM budgets b JOIN runs r ON r.run_key = b.run_key AND r.state NOT IN ('planning', 'importing') LEFT JOIN (SELECT run_key, budget_no,"
+    "FROM budgets b JOIN runs r ON r.run_key = b.run_key AND r.state NOT IN ('planning', 'importing')"
+    " LEFT JOIN (SELECT run_key, budget_no,"
     " sum(CASE state WHEN 'held' THEN held ELSE 0 END) AS held, sum(coalesce(settled, 0)) AS settled"
     " FROM reservations GROUP BY run_key, budget_no) t ON t.run_key = b.run_key AND t.budget_no = b.budget_no"
 )
@@ -117,6 +118,35 @@ RULES: Final[tuple[Rule, ...]] = (
         "SELECT 'run ' || r.run_id || ' slot ' || s.slot_no || ' attempt ' || a.attempt_no FROM attempts a"
         f" JOIN slots s ON s.run_key = a.run_key AND s.slot_no = a.slot_no {_OF_RUN}"
         " WHERE a.state = 'observed' AND s.selected_attempt IS NOT a.attempt_no",
+        _RESTORE,
+    ),
+    # Conversations: a committed turn is the answer of its own call, in its own attempt, once.
+    Rule(
+        "session.turns",
+        "sessions have a gap in their turns",
+        "SELECT 'run ' || r.run_id || ' slot ' || s.slot_no || ' attempt ' || s.attempt_no FROM (SELECT run_key,"
+        " slot_no, attempt_no, count(*) AS n, max(turn) AS newest FROM turns GROUP BY run_key, slot_no, attempt_no,"
+        f" session_no) s {_OF_RUN} WHERE s.n <> s.newest",
+        _RESTORE,
+    ),
+    Rule(
+        "turn.of_another_call",
+        "turns have an answer that is not their own call's",
+        "SELECT 'run ' || r.run_id || ' slot ' || s.slot_no || ' attempt ' || s.attempt_no || ' turn ' || s.turn"
+        f" FROM turns s {_OF_RUN} LEFT JOIN calls c ON c.call_id = s.call_id AND c.run_key = s.run_key"
+        " AND c.slot_no = s.slot_no AND c.attempt_no = s.attempt_no LEFT JOIN dispatches d ON d.call_id = s.call_id"
+        " AND d.dispatch_no = s.dispatch_no WHERE s.source <> 'carried'"
+        " AND (c.call_id IS NULL OR coalesce(d.state, '') <> 'answered')",
+        _RESTORE,
+    ),
+    Rule(
+        "turn.carried_from_nowhere",
+        "turns were carried over from an attempt that has not asked them, or was answered otherwise",
+        "SELECT 'run ' || r.run_id || ' slot ' || s.slot_no || ' attempt ' || s.attempt_no || ' turn ' || s.turn"
+        f" FROM turns s {_OF_RUN} LEFT JOIN turns o ON o.run_key = s.run_key AND o.slot_no = s.slot_no"
+        " AND o.attempt_no = s.carried_from AND o.session_no = s.session_no AND o.turn = s.turn"
+        " WHERE s.source = 'carried' AND (o.call_id IS NULL OR o.answer_digest <> s.answer_digest"
+        " OR s.carried_from >= s.attempt_no)",
         _RESTORE,
     ),
     # I6
