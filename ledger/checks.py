@@ -173,6 +173,15 @@ def _digests(reader: Reader) -> Iterator[Finding]:
         if digest_of_bytes(answer.encode()) != digest
     )
     yield from _one("observation.digest", "answers are not what was observed", answers, _REBUILD)
+    turns = (
+        f"slot {slot_no} attempt {attempt_no} turn {turn} of run {run_id}"
+        for run_id, slot_no, attempt_no, turn, answer, digest in reader.each(
+            "SELECT r.run_id, t.slot_no, t.attempt_no, t.turn, t.answer, t.answer_digest FROM turns t"
+            " JOIN runs r ON r.run_key = t.run_key WHERE t.answer IS NOT NULL"
+        )
+        if digest_of_bytes(answer.encode()) != digest
+    )
+    yield from _one("turn.digest", "answers of turns are not what was committed", turns, _REBUILD)
     payloads = (
         f"call {call_id}"
         for call_id, payload, digest in reader.each(

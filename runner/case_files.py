@@ -137,14 +137,17 @@ class CasesDigest:
         return "sha256:" + self._hash.hexdigest()
 
 
-def survey(source: CaseSource) -> CasesDigest:
+def survey(source: CaseSource, *, look: Callable[[Case], object] | None = None) -> CasesDigest:
     """Go through all cases once: every fault is raised here, before anything is created; the count and digest stay.
 
-    Whoever goes through them again compares digests, since a file may change in between.
+    ``look`` is shown each of them. Whoever goes through them again compares digests, since a file may change in
+    between.
     """
     found = CasesDigest()
-    for _, digest in source.digested():
+    for case, digest in source.digested():
         found.add(digest)
+        if look is not None:
+            look(case)
     return found
 
 

@@ -5,6 +5,7 @@ Adapters are looked up by the caller, so that the runner knows none of them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
@@ -15,9 +16,17 @@ from ..ledger.planning import CasePlan, JudgePlan, RunPlan, VariantPlan
 from ..ledger.records import BudgetPlan
 from ..ledger.run_reads import RunRow
 from .case_files import CasesDigest, survey
-from .conversations import Conversation, PathMaker, UserMaker, build_conversation, build_user, refuse_unfit_targets
+from .conversations import (
+    Conversation,
+    PathMaker,
+    Unsayable,
+    UserMaker,
+    build_conversation,
+    build_user,
+    refuse_unfit_targets,
+)
 from .identity import Section, evaluation_document, identity_digest, identity_document
-from .protocols import Judge, Missing, Target
+from .protocols import Case, Judge, Missing, Target
 from .work_order import WorkOrder
 from .work_order_budgets import budget_tables
 from .work_order_build import Maker, build_judges, build_targets
@@ -52,7 +61,10 @@ class Adapters:
 
 @attrs.frozen
 class Description:
-    """A work order with everything that it names found and checked."""
+    """A work order with everything that it names found and checked.
+
+    ``turns`` counts the messages of all scripts together, once a case; None where no script says them.
+    """
 
     order: WorkOrder
     targets: Mapping[str, Target]
@@ -62,6 +74,7 @@ class Description:
     identity: Mapping[str, JsonValue]
     digest: str
     conversation: Conversation | None = None
+    turns: int | None = None
 
     @property
     def planned(self) -> int:
@@ -80,8 +93,18 @@ def describe(order: WorkOrder, adapters: Adapters) -> Description:
     """Find and check everything that the work order names; raises a UsageError at the first fault."""
     targets = build_targets(order, adapters.target)
     judges = build_judges(order, adapters.judge)
-    found = survey(order.cases)
-    return _described(order, adapters, targets, judges, found.value(), found.count)
+    user = build_user(order, adapters.user)
+    talk = build_conversation(order, user, path=adapters.path)
+    turns = [0]
+
+    def count(case: Case) -> None:
+        with contextlib.suppress(Unsayable):  # the case will fail, alone
+            turns[0] += 0 if talk is None else len(talk.messages_of(case))
+
+    is_scripted = talk is not None and user is None
+    found = survey(order.cases, look=count if is_scripted else None)
+    described = _described(order, targets, judges, talk, found.value(), found.count)
+    return attrs.evolve(described, turns=turns[0] if is_scripted else None)
 
 
 def describe_again(order: WorkOrder, run: RunRow, adapters: Adapters) -> Description:
@@ -91,7 +114,8 @@ def describe_again(order: WorkOrder, run: RunRow, adapters: Adapters) -> Descrip
     cases = stored["identity"]["cases"]
     targets = build_targets(order, adapters.target)
     judges = build_judges(order, adapters.judge)
-    return _described(order, adapters, targets, judges, str(cases["digest"]), int(cases.get("count", 0)))
+    talk = build_conversation(order, build_user(order, adapters.user), path=adapters.path)
+    return _described(order, targets, judges, talk, str(cases["digest"]), int(cases.get("count", 0)))
 
 
 def run_plan(description: Description, *, forked_from: str | None = None) -> RunPlan:
@@ -162,17 +186,16 @@ def case_plans(description: Description) -> Iterator[CasePlan]:
 
 def _described(
     order: WorkOrder,
-    adapters: Adapters,
     targets: Mapping[str, Target],
     judges: Sequence[Judge],
+    talk: Conversation | None,
     cases_digest: str,
     count: int,
 ) -> Description:
     for target in targets.values():
         target.check()
     refuse_unfit_targets(order, targets)
-    user = build_user(order, adapters.user)
-    talk = build_conversation(order, user, path=adapters.path)
+    user = None if talk is None else talk.user
     identity = identity_document(order, targets, cases_digest, cases_count=count, user=user)
     return Description(order, targets, judges, count, cases_digest, identity, identity_digest(identity), talk)
 

@@ -12,7 +12,7 @@ from .descriptions import Description
 from .device_outlooks import DeviceOutlook
 from .report_models import Amount
 
-__all__ = ["BudgetOutlook", "Earlier", "Preflight", "VariantOutlook", "preflight_of"]
+__all__ = ["BudgetOutlook", "ConversationOutlook", "Earlier", "Preflight", "VariantOutlook", "preflight_of"]
 
 
 class _Part(BaseModel):
@@ -51,6 +51,17 @@ class Earlier(_Part):
     changes: list[str]
 
 
+class ConversationOutlook(_Part):
+    """What is said in each case. ``turns`` counts the messages of all scripts, null where a ``user`` says them."""
+
+    script: str | None
+    turns: int | None
+    user: str | None
+    turns_max: int
+    resume: str
+    deadline_seconds: float | None
+
+
 class Preflight(_Part):
     """What ``run --dry-run`` says. ``action`` is what ``run`` would do: create, continue, or report a finished run."""
 
@@ -74,6 +85,7 @@ class Preflight(_Part):
     identity_digest: str
     earlier: Earlier | None = None
     devices: list[DeviceOutlook] = []
+    conversation: ConversationOutlook | None = None
 
 
 def preflight_of(
@@ -102,7 +114,18 @@ def preflight_of(
         budgets=[_outlook(description, spec) for spec in order.budgets],
         judges=[judge.name for judge in description.judges],
         cases_digest=description.cases_digest, identity_digest=description.digest, earlier=earlier,
-        devices=list(devices),
+        devices=list(devices), conversation=_conversation(description),
+    )  # fmt: skip
+
+
+def _conversation(description: Description) -> ConversationOutlook | None:
+    talk = description.conversation
+    if talk is None:
+        return None
+    name = None if talk.user is None else str(talk.user.identity().get("function", talk.user.kind))
+    return ConversationOutlook(
+        script=talk.spec.turns, turns=description.turns, user=name, turns_max=talk.spec.turns_max,
+        resume=talk.spec.resume.value, deadline_seconds=talk.spec.deadline_seconds,
     )  # fmt: skip
 
 
@@ -111,19 +134,30 @@ def _outlook(description: Description, spec: BudgetSpec) -> BudgetOutlook:
     execution, form = description.order.execution, UNITS[spec.unit]
     sides = [target for name, target in description.targets.items() if _applies(spec, name)]
     each = description.case_count * description.order.repetitions
+    fewest, most = _calls(description)
     bound = spec.bound_per_dispatch
     sends = [int(getattr(target, "wire_sends_max", 1)) if spec.unit is BudgetUnit.DISPATCHES else 1 for target in sides]
-    least = None if bound is None else each * len(sides) * bound
+    least = None if bound is None else fewest * len(sides) * bound
     tries = execution.attempts_max * execution.dispatches_max
-    worst = None if bound is None else each * sum(sends) * bound * tries
+    worst = None if bound is None else most * sum(sends) * bound * tries
     return BudgetOutlook(
         scope=spec.scope_kind.value, name=spec.scope_value, unit=form.key, kind=spec.kind.value,
         limit=_amount(spec, spec.limit), planned=each * len(sides),
         bound_per_dispatch=None if bound is None else _amount(spec, bound),
         least=None if least is None else _amount(spec, least),
         worst=None if worst is None else _amount(spec, worst),
-        enough_for=None if not bound else min(each * len(sides), spec.limit // bound),
+        enough_for=None if not bound or not fewest else min(each * len(sides), spec.limit * each // (bound * fewest)),
     )  # fmt: skip
+
+
+def _calls(description: Description) -> tuple[int, int]:
+    """The fewest and the most calls that one variant's observations are made of, nothing being sent twice."""
+    each, talk = description.case_count * description.order.repetitions, description.conversation
+    if talk is None:
+        return each, each
+    if description.turns is None:
+        return each, each * talk.spec.turns_max
+    return (description.turns * description.order.repetitions,) * 2
 
 
 def _applies(spec: BudgetSpec, variant: str) -> bool:

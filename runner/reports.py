@@ -126,6 +126,7 @@ def next_command(
 def is_from_python(run: RunRow) -> bool:
     document: Any = parse_json(run.work_order)
     sides = [side["target"] for side in document["variants"].values()]
+    sides += [found for found in [document.get("conversation", {}).get("given")] if found is not None]
     return any(one["kind"] == GIVEN for one in (*sides, *document["judges"]))
 
 

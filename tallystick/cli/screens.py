@@ -15,7 +15,7 @@ from .words import budget_name, command_words, duration, in_words, joined, money
 if TYPE_CHECKING:
     from ..ledger.coordinators import Coordinator
     from ..ledger.ledger import Ledger
-    from ..runner.preflight import BudgetOutlook, Preflight
+    from ..runner.preflight import BudgetOutlook, ConversationOutlook, Preflight
     from ..runner.sessions import Session
     from ..runner.tally import Tally
 
@@ -48,6 +48,7 @@ def show_preflight(screen: Screen, found: Preflight) -> None:
     rows = [
         ("population", f"{size} = {found.planned} planned"),
         ("limits", f"{tries}, {duration(found.deadline_seconds)} an attempt, {found.concurrency} at a time"),
+        *([] if found.conversation is None else [("conversation", _said(found.conversation))]),
         *(("budget", _outlook(line)) for line in found.budgets),
         *([] if found.budgets else [("budget", "none: nothing but these limits bounds what this run may cost")]),
         *((side.name, f"{side.kind}; {in_words(side.if_unknown)}") for side in found.variants),
@@ -71,6 +72,19 @@ def show_preflight(screen: Screen, found: Preflight) -> None:
                 " observations at its declared bound",
                 tone=Tone.WARNING,
             )
+
+
+def _said(one: ConversationOutlook) -> str:
+    """Who says what, and how a conversation goes on that broke off."""
+    who = f"{plural(one.turns, 'turn')} by script ({one.script})" if one.turns is not None else (
+        f"said by {one.user}, at most {plural(one.turns_max, 'turn')}"
+    )  # fmt: skip
+    ways = {
+        "auto": "goes on from its committed turns where the target can, else begins anew",
+        "checkpoint": "goes on from its committed turns, or its case fails",
+        "restart": "begins anew",
+    }
+    return f"{who}; one that breaks off {ways[one.resume]}"
 
 
 def _device(one: DeviceOutlook) -> str:

@@ -21,6 +21,7 @@ from tallystick.ledger.settlements import Decision, Settlement, settle_unknown
 from tallystick.ledger.states import DispatchState, NextStep
 from tests.unit.ledger.children import Child
 from tests.unit.ledger.factories import answered, begin, budget, hold, lost, new_ledger, new_run, observe, raw
+from tests.unit.ledger.talks import break_off, open_session, say
 
 LARGE = b"large" * 100_000
 DIGEST_LATE = digest_of_bytes(b'"late"')
@@ -46,9 +47,20 @@ def fill(ledger: Ledger) -> None:
     ledger.write(lambda tx: attempts.lose(tx, keys[5], lost(), waiting=None))
     given_up = Settlement(keys[5].call_id, 1, Decision.GIVE_UP, "me", "r")
     ledger.write(lambda tx: settle_unknown(tx, given_up))
+    converse(ledger, run.run_key, 7)
     artifacts.put(ledger, b"small")
     artifacts.put(ledger, LARGE)
     assert coordinator.fence == 1  # slot 6 is in flight, 7 and 8 wait
+
+
+def converse(ledger: Ledger, run_key: int, slot_no: int) -> None:
+    """A conversation that broke off twice: its second attempt carries the first turn and has answered the next."""
+    first = open_session(ledger, run_key, slot_no)
+    say(ledger, first, 1, holds=(hold(1),))
+    break_off(ledger, first)
+    second = open_session(ledger, run_key, slot_no, carried_from=1, carried=1, seen=1)
+    say(ledger, second, 2, holds=(hold(1),))
+    break_off(ledger, second)
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +142,12 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "events.chain": ("UPDATE events SET body = '{}' WHERE event_no = 3",),
     "events.dispatches": ("DELETE FROM events WHERE event_no >= 8",),
     "observation.digest": ("UPDATE observations SET answer = '\"forged\"' WHERE slot_no = 1",),
+    "turn.digest": ("UPDATE turns SET answer = '\"forged\"' WHERE turn = 2",),
+    "session.turns": ("DELETE FROM turns WHERE attempt_no = 2 AND turn = 1",),
+    "turn.of_another_call": (
+        "UPDATE turns SET call_id = (SELECT call_id FROM calls WHERE slot_no = 1) WHERE turn = 2",
+    ),
+    "turn.carried_from_nowhere": ("UPDATE turns SET carried_from = 2 WHERE source = 'carried'",),
     "call.digest": ("UPDATE calls SET payload = x'00' WHERE slot_no = 1",),
     "artifact.damaged": ("UPDATE artifacts SET data = x'00' WHERE data IS NOT NULL",),
 }
