@@ -152,7 +152,8 @@ class Executor:
         return DeviceLanes(
             self._ledger, execution.sides, execution.device, keeper, stop=self._stop, tally=self.tally,
             flights=self._flights, patience_seconds=execution.patience_seconds, grace_seconds=execution.grace_seconds,
-            is_busy=lambda: self._busy > 0, changed=self._room.set, closed=self._feed.closed_variants.update, fail=self._fail,
+            is_busy=lambda: self._busy > 0, changed=self._room.set, closed=self._feed.closed_variants.update,
+            fail=self._fail,
         )  # fmt: skip
 
     async def execute(self) -> bool:

@@ -152,9 +152,8 @@ def test_a_stop_ends_the_wait_and_leaves_the_line(ledger: Ledger) -> None:
     assert outcome.counts[SlotState.PENDING] == 1
     assert int(outcome.exit_status) == 130
     assert target.benches[0].log == []
-    assert rows(ledger, "SELECT state, reason FROM leases WHERE state NOT IN ('held') AND resource = 'bench:1'") == [
-        ("released", "gave up waiting")
-    ]
+    states = rows(ledger, "SELECT state FROM leases WHERE resource = 'bench:1' ORDER BY set_id")
+    assert states == [("held",), ("released",)]
 
 
 def test_patience_ends_and_the_session_says_that_resuming_helps(
