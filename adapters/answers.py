@@ -67,6 +67,10 @@ class OutcomeUnknown(Exception):
 def request_id() -> str:
     """The durable id of the dispatch that the caller is in; raises LookupError outside one.
 
-    Stays the same when the same request is sent again, and so is what a target passes on as an idempotency key.
+    Stays the same when the same request is sent again, and so is what a target passes on as an idempotency key. In a
+    guarded target it is that of the step that the caller is in; its requests carry theirs by themselves.
     """
-    return current_dispatch.get().request_id
+    found = current_dispatch.get().request_id
+    if not found:
+        raise LookupError("a guarded target has no request id of its own; ask inside a step")
+    return found

@@ -35,6 +35,7 @@ from ..runner.protocols import (
 from .answers import current_dispatch
 from .callables import code_identity, find_object, is_async, name_of, refuse_unfit
 from .calls import Calls, TaskCalls, ThreadCalls, TooManyOverdue
+from .client_parameters import client_parameter
 from .errors import CaseUnfit
 from .outcomes import NotJson, as_json, one_line
 from .python_outcomes import outcome_of_exception, outcome_of_value
@@ -54,6 +55,7 @@ class PythonTable(Table):
     if_unknown: IfUnknown | None = Field(None, strict=False, description="What may follow an unknown outcome.")
     key_valid_seconds: float | None = Field(None, gt=0, description="How long the function honours a request id.")
     version: str | None = Field(None, description="Stands for the code in the run's identity, instead of its digest.")
+    guarded: bool | None = Field(None, description="Whether the function's own requests are the calls, and it is none.")
 
 
 def from_work_order(table: Mapping[str, Any], *, folder: Path, place: str) -> PythonTarget:
@@ -70,6 +72,7 @@ def from_work_order(table: Mapping[str, Any], *, folder: Path, place: str) -> Py
         if_unknown=made.if_unknown if read.if_unknown is None else read.if_unknown,
         key_valid_seconds=made.key_valid_seconds if read.key_valid_seconds is None else read.key_valid_seconds,
         version=made.version if read.version is None else read.version,
+        guarded=made.is_guarded if read.guarded is None else read.guarded,
     )
     made.check()
     return made
@@ -84,11 +87,13 @@ def target(
     version: str | None = ...,
     key_valid_seconds: float | None = ...,
     query: QueryFunction | None = ...,
+    guarded: bool | None = ...,
 ) -> Callable[[Callable[..., Any]], PythonTarget]: ...
 def target(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a target of a function that takes a case: ``@target`` or ``@target(if_unknown="repeat")``.
 
-    ``version`` stands for the code in the run's identity, instead of the digest of its module.
+    ``version`` stands for the code in the run's identity, instead of the digest of its module. A target that is
+    ``guarded`` is no call itself: its requests through `Http` and its steps are; one with a parameter ``http`` is.
     """
     if function is None:
         return functools.partial(PythonTarget, **options)
@@ -103,7 +108,6 @@ class PythonTarget:
     """
 
     kind = "python"
-    is_wire_visible = False
 
     def __init__(
         self,
@@ -114,6 +118,7 @@ class PythonTarget:
         arguments: Mapping[str, JsonValue] | None = None,
         key_valid_seconds: float | None = None,
         query: QueryFunction | None = None,
+        guarded: bool | None = None,
         name: str | None = None,
         place: str | None = None,
     ) -> None:
@@ -130,9 +135,13 @@ class PythonTarget:
         self._head: Mapping[str, JsonValue] = {"function": self.name}
         self._is_async = is_async(function)
         self.takes_turns, self.needs_turns = _turn_parameter(function)
+        self._client = client_parameter(function, self.arguments)
+        self.is_guarded = self._client is not None if guarded is None else guarded
+        self.is_wire_visible = self.is_guarded
+        self._refuse_turns()
         self._calls: Calls = TaskCalls() if self._is_async else ThreadCalls()
         # A blocking function cannot be stopped: past its deadline it goes on, and what it returns then is evidence.
-        self.may_answer_late = not self._is_async
+        self.may_answer_late = not self._is_async and not self.is_guarded
         self._work = self._call_async if self._is_async else self._call_blocking
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
@@ -140,6 +149,15 @@ class PythonTarget:
 
     def __repr__(self) -> str:
         return f"<PythonTarget {self.name} {self.arguments or ''}>"
+
+    def _refuse_turns(self) -> None:
+        if self.is_guarded and self.needs_turns:
+            raise WorkOrderInvalid(
+                f"{self._place}: a guarded target cannot hold a conversation",
+                "Let it make its own requests in one case, or let it be one call for each turn: @target(guarded=False)",
+                place=self._place,
+            )
+        self.takes_turns = self.takes_turns and not self.is_guarded
 
     def using(self, **arguments: JsonValue) -> PythonTarget:
         """The same target with these arguments added: ``bot.using(model="a")``."""
@@ -153,6 +171,7 @@ class PythonTarget:
             "arguments": self.arguments,
             "key_valid_seconds": self.key_valid_seconds,
             "query": self._query,
+            "guarded": self.is_guarded,
             "name": self.name,
             "place": self._place,
         }
@@ -161,11 +180,14 @@ class PythonTarget:
     def identity(self) -> Mapping[str, JsonValue]:
         """The function, its arguments, and its code: a digest, or the declared version in its place."""
         code = code_identity(self.function) if self.version is None else {"version": self.version}
-        return {"kind": self.kind, "function": self.name, "arguments": self.arguments, **code}
+        guarded = {"guarded": True} if self.is_guarded else {}
+        return {"kind": self.kind, "function": self.name, "arguments": self.arguments, **guarded, **code}
 
     def check(self) -> None:
         """Raise WorkOrderInvalid where the function cannot be called with a case and the arguments."""
         known = {**self.arguments, "turn": None} if self.needs_turns else self.arguments
+        if self._client is not None:
+            known = {**known, self._client.name: None}
         refuse_unfit(self.function, known, place=self._place, what="a case")
 
     def prepare(self, slot: SlotView) -> Prepared:
@@ -185,6 +207,8 @@ class PythonTarget:
 
     async def dispatch(self, prepared: Prepared, dispatching: Dispatching) -> Outcome:
         case, more = _committed_case(prepared.payload)
+        if self._client is not None:
+            more = {**more, self._client.name: self._client.make()}
         dispatching.progress.bytes_sent = None
         dispatching.progress.wire_sends = 1
         token = current_dispatch.set(dispatching)
@@ -200,7 +224,7 @@ class PythonTarget:
             current_dispatch.reset(token)
         return _overdue(dispatching.deadline_seconds) if outcome is None else outcome
 
-    async def _call_async(self, case: Case, more: Mapping[str, Turn]) -> Outcome:
+    async def _call_async(self, case: Case, more: Mapping[str, Any]) -> Outcome:
         try:
             return outcome_of_value(await self.function(case, **self.arguments, **more))
         except asyncio.CancelledError as raised:
@@ -213,7 +237,7 @@ class PythonTarget:
         except BaseException as raised:  # noqa: BLE001 - a SystemExit in a task would end the whole loop
             return outcome_of_exception(raised)
 
-    def _call_blocking(self, case: Case, more: Mapping[str, Turn]) -> Outcome:
+    def _call_blocking(self, case: Case, more: Mapping[str, Any]) -> Outcome:
         try:
             return outcome_of_value(self.function(case, **self.arguments, **more))
         except BaseException as raised:  # noqa: BLE001 - there is nobody above a thread
@@ -232,6 +256,8 @@ class PythonTarget:
 
     async def close(self) -> None:
         await self._calls.close()
+        if self._client is not None:
+            await self._client.close()
 
 
 def _known_policy(if_unknown: IfUnknown | str, *, has_query: bool, place: str) -> IfUnknown:
@@ -254,12 +280,12 @@ def _json_arguments(arguments: Mapping[str, JsonValue], place: str) -> Mapping[s
         raise WorkOrderInvalid(f"{place}: an argument has no JSON form ({fault})", remedy, place=place) from fault
 
 
-def _committed_case(payload: bytes) -> tuple[Case, Mapping[str, Turn]]:
+def _committed_case(payload: bytes) -> tuple[Case, dict[str, Any]]:
     # Read back from the committed bytes: the function sees what was stored, and whatever it does to its case changes
     # nobody else's.
     told = json.loads(payload)
     case, turn = told["case"], told.get("turn")
-    more = {}
+    more: dict[str, Any] = {}
     if turn is not None:
         history = tuple(Exchange(one["message"], one["answer"]) for one in turn["history"])
         more["turn"] = Turn(turn["session"], turn["number"], turn["message"], history)

@@ -33,7 +33,7 @@ def open_attempt(
     return DispatchKey(run_key, slot_no, attempt_no, "", 0)
 
 
-def further_call(tx: Transaction, intent: Intent, attempt_no: int, *, is_replay: bool = False) -> Begun:
+def further_call(tx: Transaction, intent: Intent, attempt_no: int, *, is_replay: bool = False, role: str = "") -> Begun:
     """Record the next call of a running attempt, at the next position, with the intent of its first dispatch.
 
     ``is_replay`` says that what it asks was answered before, in an earlier attempt. Raises TransitionRefused when the
@@ -51,7 +51,7 @@ def further_call(tx: Transaction, intent: Intent, attempt_no: int, *, is_replay:
             "look at it with `tallystick show`", "attempt", "running",
         )  # fmt: skip
     budgets.reserve(tx, intent.run_key, intent.holds)
-    return intend_call(tx, intent, attempt_no, position=newest + 1, is_replay=is_replay)
+    return intend_call(tx, intent, attempt_no, position=newest + 1, is_replay=is_replay, role=role)
 
 
 def settle_answer(tx: Transaction, key: DispatchKey, facts: DispatchFacts) -> None:

@@ -63,6 +63,11 @@ _ADD_CALL = hot_insert(
     "call_id", "run_key", "owner", "slot_no", "attempt_no", "position", "head", "payload", "payload_artifact",
     "payload_digest", "payload_size", "if_unknown", "key_until_us", "fence", "intended_us",
 )  # fmt: skip
+_ADD_ROLE_CALL = hot_insert(
+    calls,
+    "call_id", "run_key", "owner", "slot_no", "attempt_no", "position", "head", "payload", "payload_artifact",
+    "payload_digest", "payload_size", "if_unknown", "key_until_us", "fence", "intended_us", "role",
+)  # fmt: skip
 _ADD_DISPATCH = hot_insert(
     dispatches, "call_id", "dispatch_no", "run_key", "state", "worker_id", "intended_us", "replay"
 )
@@ -92,7 +97,7 @@ def begin(tx: Transaction, intent: Intent) -> Begun:
 
 
 def intend_call(
-    tx: Transaction, intent: Intent, attempt_no: int, *, position: int = 1, is_replay: bool = False
+    tx: Transaction, intent: Intent, attempt_no: int, *, position: int = 1, is_replay: bool = False, role: str = ""
 ) -> Begun:
     """Record a call of an attempt with the intent of its first dispatch; its holds are reserved already.
 
@@ -100,12 +105,15 @@ def intend_call(
     """
     run_key, slot_no, now, execute = intent.run_key, intent.slot_no, tx.now_us, tx.execute
     key = DispatchKey(run_key, slot_no, attempt_no, intent.call_id, 1, intent.holds)
-    execute(
-        _ADD_CALL,
-        (intent.call_id, run_key, "attempt", slot_no, attempt_no, position, intent.head, intent.payload,
-         recorded(tx, intent.payload_artifact), intent.payload_digest, intent.payload_size, intent.if_unknown,
-         intent.key_until_us, None if intent.held is None else intent.held.fence, now),
+    row = (
+        intent.call_id, run_key, "attempt", slot_no, attempt_no, position, intent.head, intent.payload,
+        recorded(tx, intent.payload_artifact), intent.payload_digest, intent.payload_size, intent.if_unknown,
+        intent.key_until_us, None if intent.held is None else intent.held.fence, now,
     )  # fmt: skip
+    if role:
+        execute(_ADD_ROLE_CALL, (*row, role))
+    else:
+        execute(_ADD_CALL, row)
     if intent.held is not None:
         dispatch_under(tx, key, intent.held)
     execute(_ADD_DISPATCH, (intent.call_id, 1, run_key, "intended", tx.worker_id, now, int(is_replay)))

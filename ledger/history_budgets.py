@@ -22,6 +22,7 @@ _ENDS: Final = frozenset(
         "attempt.failed",
         "attempt.observed",
         "dispatch.late",
+        "call.ended",
         "dispatch.refused",
         "dispatch.settled",
         "judgment.call_ended",

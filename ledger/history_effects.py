@@ -44,7 +44,7 @@ def _judge_intended(history: RunHistory, mark: Mark) -> None:
     _open(history, mark.body, CallOwner.JUDGMENT)
 
 
-def _judge_ended(history: RunHistory, mark: Mark) -> None:
+def _call_ended(history: RunHistory, mark: Mark) -> None:
     if mark.body["state"] == DispatchState.UNKNOWN:
         _lose(history, mark)
     else:
@@ -265,6 +265,7 @@ def note_later(history: RunHistory, kind: str, text: str) -> None:
 
 
 EFFECTS: Final[dict[str, Effect]] = {
+    "attempt.begun": _begun,
     "attempt.contaminated": _contaminated,
     "attempt.failed": _failed,
     "attempt.given_back": _given_back,
@@ -273,13 +274,14 @@ EFFECTS: Final[dict[str, Effect]] = {
     "attempt.unknown": _unknown,
     "budget.amended": _noted,
     "budget.bound_amended": _noted,
+    "call.ended": _call_ended,
     "dispatch.intended": _intended,
     "dispatch.late": _stands,
     "dispatch.refused": _known,
     "dispatch.settled": _stands,
     "evaluation.created": _evaluation_created,
     "evaluation.left": _evaluation_left,
-    "judgment.call_ended": _judge_ended,
+    "judgment.call_ended": _call_ended,
     "judgment.call_intended": _judge_intended,
     "judgments.retried": _judgments_retried,
     "lease.lost": _noted,

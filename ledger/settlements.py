@@ -15,6 +15,7 @@ from .artifacts import record
 from .contamination import touched_late
 from .custody import require_held
 from .errors import TransitionRefused
+from .inner_calls import is_inner
 from .moves import add_observation, take_up_again
 from .open_calls import calls_of
 from .records import Artifact, DispatchFacts, DispatchKey
@@ -186,6 +187,8 @@ def _is_given_up(tx: Transaction, run_key: int) -> bool:
 def _landed(tx: Transaction, key: DispatchKey, settlement: Settlement, state: SlotState, *, is_open: bool) -> SlotState:
     if settlement.answer is None:
         raise ValueError("a landed dispatch needs its answer")
+    if is_inner(tx, key.call_id):
+        return _inner_landed(tx, key, settlement, settlement.answer, state, is_open=is_open)
     asked = asked_turn(tx, key)
     if asked is not None:
         return _turn_landed(tx, key, settlement, asked, state, is_open=is_open)
@@ -218,6 +221,25 @@ def _turn_landed(
         _keep_answer(tx, key, settlement.answer)
         return state
     add_turn(tx, key, _answer_of(settlement, asked))
+    _end(tx, key, settlement, DispatchState.ANSWERED, AttemptState.INTERRUPTED)
+    wanted = SlotState.CANCELLED if _is_given_up(tx, key.run_key) else SlotState.PENDING
+    return _slot(tx, key, state, is_open=True, wanted=wanted, reason="landed")
+
+
+def _inner_landed(
+    tx: Transaction,
+    key: DispatchKey,
+    settlement: Settlement,
+    answer: str | Artifact,
+    state: SlotState,
+    *,
+    is_open: bool,
+) -> SlotState:
+    """The answer to a request of the target's own: a new attempt replays it; too late for that, it is evidence."""
+    _keep_answer(tx, key, answer)
+    if not is_open:
+        _end(tx, key, settlement, DispatchState.LATE, AttemptState.LATE)
+        return state
     _end(tx, key, settlement, DispatchState.ANSWERED, AttemptState.INTERRUPTED)
     wanted = SlotState.CANCELLED if _is_given_up(tx, key.run_key) else SlotState.PENDING
     return _slot(tx, key, state, is_open=True, wanted=wanted, reason="landed")

@@ -29,6 +29,7 @@ from .call_steps import Asking, CallSteps, LetGo, Sent, as_failure
 from .claims import SettledMeanwhile, unless_settled
 from .ended import Ended
 from .flights import Flight, FlightWatch
+from .guarded_steps import GuardedSteps, is_guarded
 from .inline_judging import InlineJudging, case_of
 from .late_answers import LateAnswers
 from .pacing import Pace
@@ -71,6 +72,9 @@ class AttemptSteps:
         self._judging = judging
         self._calls = CallSteps(ledger, execution, flights=flights, stop=stop, tally=tally, pace=pace)
         self._queries = QuerySteps(ledger, coordinator, execution, tally=tally, judging=judging)
+        self._guarded = GuardedSteps(
+            ledger, coordinator, execution, flights=flights, stop=stop, tally=tally, pace=pace, judging=judging
+        )
         self._turns = None if execution.conversation is None else TurnSteps(
             ledger, coordinator, execution, execution.conversation, calls=self._calls, queries=self._queries,
             stop=stop, tally=tally, pace=pace, judging=judging,
@@ -96,16 +100,7 @@ class AttemptSteps:
         try:
             if self._turns is not None:
                 return await self._turns.run(slot, asking, solitary=solitary)
-            match slot.next_step:
-                case NextStep.NEW:
-                    return await self._new_attempt(slot, asking, solitary=solitary)
-                case NextStep.RESEND:
-                    return await self._resend(slot, asking, solitary=solitary)
-                case NextStep.QUERY:
-                    if tenure is not None:
-                        tenure.refuse_if_taken()
-                    with unless_settled(self._ledger, self._run_key, slot):
-                        return await self._queries.run(slot, side.target, self._call_of(slot))
+            return await self._one_call(slot, asking, solitary=solitary)
         except LetGo:
             return Ended.LET_GO
         except SettledMeanwhile:
@@ -115,9 +110,34 @@ class AttemptSteps:
                 raise
             return self._ended_by_successor(slot, tenure, refused)
 
+    async def _one_call(self, slot: PendingSlot, asking: Asking, *, solitary: bool) -> Ended:
+        side = asking.side
+        if slot.next_step is not NextStep.QUERY and is_guarded(side.target):
+            return await self._guarded_attempt(slot, asking, solitary=solitary)
+        match slot.next_step:
+            case NextStep.NEW:
+                return await self._new_attempt(slot, asking, solitary=solitary)
+            case NextStep.RESEND:
+                return await self._resend(slot, asking, solitary=solitary)
+            case NextStep.QUERY:
+                if side.tenure is not None:
+                    side.tenure.refuse_if_taken()
+                with unless_settled(self._ledger, self._run_key, slot):
+                    return await self._queries.run(slot, side.target, self._call_of(slot))
+
     def let_go(self, flight: Flight) -> asyncio.Task[object]:
         """Record a dispatch that outlived its deadline and every cancellation as unknown; done once that is durable."""
+        if not flight.key.call_id:
+            return self._calls.late.spawn(self._guarded.let_go(flight))
         return self._calls.let_go(flight)
+
+    async def _guarded_attempt(self, slot: PendingSlot, asking: Asking, *, solitary: bool) -> Ended:
+        try:
+            prepared = asking.side.target.prepare(asking.view)
+        except Exception as problem:  # noqa: BLE001 - one case's fault must not stop the others
+            with unless_settled(self._ledger, self._run_key, slot):
+                return await self._unprepared(slot, asking, problem)
+        return await self._guarded.run(slot, asking, prepared, solitary=solitary)
 
     async def _new_attempt(self, slot: PendingSlot, asking: Asking, *, solitary: bool) -> Ended:
         side = asking.side

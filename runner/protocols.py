@@ -7,12 +7,15 @@ what became of it. Everything here is plain data, so that an adapter needs no ac
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import attrs
 
 from ..ledger.canonical import JsonValue
 from ..ledger.states import DispatchState, IfUnknown
+
+if TYPE_CHECKING:
+    from .inner_protocols import InnerCalls
 
 __all__ = [
     "GIVEN",
@@ -190,6 +193,8 @@ class Dispatching:
     ``request_id`` is durable before the target is called and goes on the wire as ``Idempotency-Key``. The target must
     return within ``deadline_seconds`` (the executor cancels it soon after). ``late`` may be called from any thread
     when a whole answer arrives after the target had returned UNKNOWN; nothing happens when nobody listens any more.
+    ``inner`` is set for a target that is guarded: then this is no dispatch by itself, has no ``request_id``, and what
+    the target sends goes through there.
     """
 
     request_id: str
@@ -200,6 +205,7 @@ class Dispatching:
     progress: WireProgress = attrs.field(factory=WireProgress)
     fence: int | None = None
     late: Callable[[Outcome], None] = lambda outcome: None
+    inner: InnerCalls | None = None
 
 
 @runtime_checkable

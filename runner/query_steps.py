@@ -66,8 +66,8 @@ class QuerySteps:
     async def _landed(self, slot: PendingSlot, call: CallToRepeat, outcome: Outcome) -> Ended:
         settlement = await self.settlement(call, outcome)
         ended = await self.settle(settlement)
-        if settlement.decision is not Decision.LANDED:
-            return ended
+        if settlement.decision is not Decision.LANDED or ended is Ended.WAITS_AGAIN:
+            return ended  # a request of the target's own is no observation yet
         side = self._execution.sides[slot.variant_no]
         case = case_of(slot.case_id, slot.input, slot.expected, slot.metadata)
         view = SlotView(self._coordinator.run_id, case, side.name, slot.repetition)

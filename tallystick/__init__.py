@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .adapters.answers import Answer, Failed, OutcomeUnknown, Refused, request_id
+    from .adapters.guarded_clients import Http, SyncHttp, httpx_async_client, httpx_client
     from .adapters.json_judges import json_schema, jsonpath
     from .adapters.llm_judge import llm_judge
     from .adapters.process_judge import process_judge
@@ -27,15 +28,19 @@ if TYPE_CHECKING:
     from .adapters.python_user import user
     from .adapters.rule_judges import contains, exact, not_contains, numeric, regex
     from .adapters.similarity_judge import similarity
+    from .adapters.steps import StepFailed, step
     from .api import OpenLedger, open, resume, resume_async, run, run_async  # noqa: A004 - read as ts.open
     from .judging_api import evaluate, evaluate_async, qualify, qualify_async
     from .ledger.errors import (
+        AttemptOver,
         BudgetExhausted,
         CommitUnknown,
+        EarlierCallUnknown,
         IdentityChanged,
         LedgerError,
         LedgerFailed,
         RefusedError,
+        ReplayDiverged,
         RunBusy,
         RunNotFound,
         TallystickError,
@@ -53,12 +58,15 @@ if TYPE_CHECKING:
 __all__ = [
     "MISSING",
     "Answer",
+    "AttemptOver",
     "BudgetExhausted",
     "Case",
     "CommitUnknown",
+    "EarlierCallUnknown",
     "Exchange",
     "ExitStatus",
     "Failed",
+    "Http",
     "IdentityChanged",
     "Judge",
     "JudgeOrder",
@@ -71,10 +79,13 @@ __all__ = [
     "OutcomeUnknown",
     "Refused",
     "RefusedError",
+    "ReplayDiverged",
     "RunBusy",
     "RunNotFound",
     "RunOutcome",
+    "StepFailed",
     "StopSwitch",
+    "SyncHttp",
     "TallystickError",
     "Target",
     "Turn",
@@ -89,6 +100,8 @@ __all__ = [
     "evaluate",
     "evaluate_async",
     "exact",
+    "httpx_async_client",
+    "httpx_client",
     "json_schema",
     "jsonpath",
     "judge",
@@ -108,12 +121,14 @@ __all__ = [
     "run",
     "run_async",
     "similarity",
+    "step",
     "target",
     "user",
 ]
 
 _HOMES = {
     ".adapters.answers": ("Answer", "Failed", "OutcomeUnknown", "Refused", "request_id"),
+    ".adapters.guarded_clients": ("Http", "SyncHttp", "httpx_async_client", "httpx_client"),
     ".adapters.json_judges": ("json_schema", "jsonpath"),
     ".adapters.llm_judge": ("llm_judge",),
     ".adapters.process_judge": ("process_judge",),
@@ -122,14 +137,18 @@ _HOMES = {
     ".adapters.python_user": ("user",),
     ".adapters.rule_judges": ("contains", "exact", "not_contains", "numeric", "regex"),
     ".adapters.similarity_judge": ("similarity",),
+    ".adapters.steps": ("StepFailed", "step"),
     ".api": ("OpenLedger", "open", "resume", "resume_async", "run", "run_async"),
     ".ledger.errors": (
+        "AttemptOver",
         "BudgetExhausted",
         "CommitUnknown",
+        "EarlierCallUnknown",
         "IdentityChanged",
         "LedgerError",
         "LedgerFailed",
         "RefusedError",
+        "ReplayDiverged",
         "RunBusy",
         "RunNotFound",
         "TallystickError",
