@@ -78,7 +78,8 @@ class Reader:
         finally:
             with self._lock:
                 self._cursors.discard(cursor)
-                cursor.close()
+                with contextlib.suppress(driver.SqliteError):  # its connection was closed, and it with it
+                    cursor.close()
 
     @property
     def is_ended(self) -> bool:
