@@ -12,7 +12,7 @@ import pytest
 from tests.power.disk import Disk, Loss
 from tests.power.records import Failed
 from tests.power.rig import Recording, lay_out, lose_power, record, why_not, workplace
-from tests.power.stories import LEDGER, short
+from tests.power.stories import short
 from tests.power.verdict import Promises, Verdicts
 
 FAULTS = {
@@ -80,5 +80,5 @@ def _look_at(recording: Recording, what: str) -> None:
     assert tried.failures == [], f"{what}, then a loss of power: {tried.failures}"
     # What every send needs, an intent that was durable before, is asked by the verdict.
     lay_out(disk, Loss.NOTHING, random.Random(what), recording.root)
-    assert verdicts.broken(recording.root / LEDGER, promises) == [], what
-    assert verdicts.goes_on(recording.root / LEDGER, promises) == [], what
+    assert verdicts.broken(recording.root, promises) == [], what
+    assert verdicts.goes_on(recording.root, promises) == [], what

@@ -6,6 +6,7 @@ whatever its driver. Its words (what it told a caller, what it is about to send)
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,9 @@ from tests.power.rig import Recording, lose_power, record, why_not, workplace
 from tests.power.stories import STORIES
 from tests.power.workload import PLANTS
 
-SHORT = {"beginning": 50, "run": 100, "sessions": 75, "beside": 75}
-LONG = 10  # times as many
-RESUMED = 3
+SHORT = {"beginning": 40, "run": 70, "sessions": 50, "beside": 40, "snapshots": 50, "outside": 50}
+LONG = 11  # times as many; the shortest story has not so many different states
+RESUMED = 2
 FOR_A_FAULT = 300
 
 
@@ -33,10 +34,15 @@ def folder() -> Iterator[Path]:
         shutil.rmtree(place)
 
 
-def recorded(folder: Path, story: str, *, plant: str = "") -> Recording:
-    recording = record(folder, STORIES[story](folder), plant=plant)
-    assert plant or recording.status == 0, recording.told
-    return recording
+@contextlib.contextmanager
+def recorded(folder: Path, story: str, *, plant: str = "") -> Iterator[Recording]:
+    told = STORIES[story](folder)
+    try:
+        recording = record(folder, told, plant=plant)
+        assert plant or recording.status == 0, recording.told
+        yield recording
+    finally:
+        told.close()
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(LONG, marks=pytest.mark.soak)], ids=["short", "long"])
@@ -44,16 +50,16 @@ def recorded(folder: Path, story: str, *, plant: str = "") -> Recording:
 def test_power_loss_takes_nothing_that_was_told_and_leaves_no_send_without_its_intent(
     folder: Path, story: str, times: int
 ) -> None:
-    recording = recorded(folder, story)
-    tried = lose_power(recording, states=SHORT[story] * times, seed=f"{story} {times}", resumed=RESUMED * times)
+    with recorded(folder, story) as recording:
+        tried = lose_power(recording, states=SHORT[story] * times, seed=f"{story} {times}", resumed=RESUMED * times)
     assert tried.failures == [], "\n".join(map(str, tried.failures))
     assert tried.states == SHORT[story] * times
 
 
 @pytest.mark.parametrize("plant", sorted(PLANTS))
 def test_power_rig_finds_a_fault_that_was_put_into_the_product(folder: Path, plant: str) -> None:
-    recording = recorded(folder, "run", plant=plant)
-    tried = lose_power(recording, states=FOR_A_FAULT, seed=plant, failures_max=1)
+    with recorded(folder, "run", plant=plant) as recording:
+        tried = lose_power(recording, states=FOR_A_FAULT, seed=plant, failures_max=1)
     assert tried.failures, f"{tried.states} states, and nothing was found"
 
 

@@ -11,7 +11,8 @@ Rebello et al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -156,14 +157,20 @@ class File:
                         into[low:high] = piece.data[low - piece.at : high - piece.at]
 
 
-@attrs.define
+@attrs.define(eq=False)
 class Change:
-    """A name that came, changed or went; ``file`` None: it went."""
+    """A name that came, changed or went; ``file`` None: it went.
+
+    What was moved from one folder into another is a change of both, its ``twin`` in the other: both or neither is seen.
+    """
 
     name: str
     file: int | None
     ended: float
     old: str | None = None
+    folder: int = 0
+    twin: Change | None = None
+    synced: bool = False
 
     def do(self, names: dict[str, int]) -> None:
         if self.old is not None:
@@ -181,20 +188,30 @@ class Folder:
     base: dict[str, int] = attrs.field(factory=dict)
     changes: list[Change] = attrs.field(factory=list)
 
-    def sync(self, begun: int, *, failed: bool) -> None:
-        while not failed and self.changes and self.changes[0].ended < begun:
-            self.changes.pop(0).do(self.base)
+    def sync(self, covers: Callable[[Change], bool]) -> list[Change]:
+        """Keep the changes up to the last that is covered, and return them."""
+        done = 1 + max((at for at, one in enumerate(self.changes) if covers(one)), default=-1)
+        found, self.changes = self.changes[:done], self.changes[done:]
+        for change in found:
+            change.do(self.base)
+            change.synced = True
+        return found
 
-    def after(self, loss: Loss, chance: random.Random) -> dict[str, int]:
+    def choose(self, loss: Loss, chance: random.Random) -> list[Change]:
+        """The changes that are seen after that loss."""
         if loss in (Loss.ALL, Loss.NAMES):
-            done = 0
-        elif loss in (Loss.NOTHING, Loss.DATA):
-            done = len(self.changes)
-        else:
-            done = chance.choice((0, len(self.changes), chance.randint(0, len(self.changes))))
+            return []
+        if loss in (Loss.NOTHING, Loss.DATA):
+            return self.changes
+        count = len(self.changes)
+        return self.changes[: chance.choice((0, count, chance.randint(0, count)))]
+
+    def after(self, seen: AbstractSet[Change]) -> dict[str, int]:
+        """The names after a loss that left these changes of all folders."""
         names = dict(self.base)
-        for change in self.changes[:done]:
-            change.do(names)
+        for change in self.changes:
+            if change in seen and (change.twin is None or change.twin.synced or change.twin in seen):
+                change.do(names)
         return names
 
 
@@ -226,7 +243,7 @@ class Disk:
         for file in self._files.values():
             file.sync(0, failed=False)
         for folder in self._folders.values():
-            folder.sync(0, failed=False)
+            folder.sync(lambda change: True)
 
     def advance(self, moment: float) -> None:
         """Go on to that moment."""
@@ -256,21 +273,40 @@ class Disk:
             case Sized(file=file, size=size):
                 self._files[file].cut(size, number=self._number, ended=ended)
             case Synced(file=file, begun=begun, failed=failed):
-                (self._files.get(file) or self._folders[file]).sync(begun, failed=failed)
+                if file in self._files:
+                    self._files[file].sync(begun, failed=failed)
+                elif not failed:
+                    self._sync_names(file, lambda change: change.ended < begun)
             case Renamed(old=old, new=new):
                 moved = self._live.pop(old)
                 assert moved in self._files, "folders are not renamed"
                 self._live[new] = moved
-                self._change(new, Change(Path(new).name, moved, ended, Path(old).name))
+                self._rename(Path(old), Path(new), moved, ended)
             case Removed(path=path):
                 del self._live[path]
                 self._change(path, Change(Path(path).name, None, ended))
             case Said() | Failed():
                 pass
 
+    def _rename(self, old: Path, new: Path, moved: int, ended: float) -> None:
+        if old.parent == new.parent:
+            self._change(str(new), Change(new.name, moved, ended, old.name))
+            return
+        went, came = Change(old.name, None, ended), Change(new.name, moved, ended)
+        went.twin, came.twin = came, went
+        self._change(str(old), went)
+        self._change(str(new), came)
+
     def _change(self, path: str, change: Change) -> None:
         if path != self.root:
-            self._folders[self._live[str(Path(path).parent)]].changes.append(change)
+            change.folder = self._live[str(Path(path).parent)]
+            self._folders[change.folder].changes.append(change)
+
+    def _sync_names(self, folder: int, covers: Callable[[Change], bool]) -> None:
+        for change in self._folders[folder].sync(covers):
+            twin = change.twin
+            if twin is not None and not twin.synced:
+                self._sync_names(twin.folder, lambda other, twin=twin: other is twin)  # type: ignore[misc]
 
     def lose(self, loss: Loss, chance: random.Random, place: Path) -> None:
         """Write what is left after a loss of power at this moment into an empty folder."""
@@ -286,16 +322,17 @@ class Disk:
         begun: list[Wrote] = []
         if loss not in (Loss.ALL, Loss.DATA):
             begun = [one for one in self._under_way.values() if isinstance(one, Wrote) and chance.random() < 0.5]
-        yield from self._below(self._live[self.root], "", loss, chance, begun)
+        seen = {change for folder in self._folders.values() for change in folder.choose(loss, chance)}
+        yield from self._below(self._live[self.root], "", loss, chance, begun, seen)
 
     def _below(
-        self, folder: int, above: str, loss: Loss, chance: random.Random, begun: list[Wrote]
+        self, folder: int, above: str, loss: Loss, chance: random.Random, begun: list[Wrote], seen: AbstractSet[Change]
     ) -> Iterator[tuple[str, bytes | None]]:
-        for name, number in sorted(self._folders[folder].after(loss, chance).items()):
+        for name, number in sorted(self._folders[folder].after(seen).items()):
             path = f"{above}{name}"
             if number in self._folders:
                 yield path, None
-                yield from self._below(number, f"{path}/", loss, chance, begun)
+                yield from self._below(number, f"{path}/", loss, chance, begun, seen)
             elif name.endswith("-shm"):
                 # Memory of the processes that used it, of which anything may be left.
                 if chance.random() < 0.5:

@@ -252,7 +252,7 @@ class Recorder:
             old, new = self._path(pid, *arguments[:2]), self._path(pid, *arguments[2:4])
         if not (self._is_ours(old) or self._is_ours(new)):
             return None
-        if Path(old).parent != Path(new).parent:
+        if not (self._is_ours(old) and self._is_ours(new)) or Path(old).is_dir():
             raise Unknown(f"{name} from {old} to {new}")
         begun = self._moment
 

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,7 @@ import attrs
 from .disk import Disk, Loss
 from .kernel import is_supported
 from .records import Made, Record, Removed, Renamed, Said, Synced, read_records
-from .stories import LEDGER, Story
+from .stories import Story
 from .verdict import Promises, Verdicts
 
 __all__ = ["Failure", "Recording", "Tried", "lay_out", "lose_power", "record", "why_not", "workplace"]
@@ -39,6 +39,12 @@ class Recording:
     status: int
     told: str
     counts: dict[str, int]
+    environment: Mapping[str, str]
+
+    @property
+    def said(self) -> list[str]:
+        """All that the processes said."""
+        return [record.text for record in self.records if isinstance(record, Said)]
 
 
 @attrs.frozen
@@ -97,10 +103,11 @@ def record(folder: Path, story: Story, *, plant: str = "", fault: str = "") -> R
     tool += ["--fail", fault] if fault else []
     done = subprocess.run(
         [*tool, "--", *program], capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False,
-        cwd=Path(__file__).resolve().parents[2],
+        cwd=Path(__file__).resolve().parents[2], env={**os.environ, **story.environment},
     )  # fmt: skip
     assert done.stdout, f"there is no recording: {done.stderr}"
-    return Recording(read_records(log), root, done.returncode, done.stderr, json.loads(done.stdout))
+    counts = json.loads(done.stdout.splitlines()[-1])
+    return Recording(read_records(log), root, done.returncode, done.stderr, counts, story.environment)
 
 
 def lose_power(
@@ -118,7 +125,8 @@ def lose_power(
     Only moments after ``after`` count. Ends early when so many failures are found.
     """
     chance = random.Random(seed)
-    disk, verdicts, seen = Disk(recording.records, recording.root), Verdicts(), set[bytes]()
+    disk, verdicts = Disk(recording.records, recording.root), Verdicts(recording.said, recording.environment)
+    seen: set[bytes] = set()
     failures: list[Failure] = []
     for moment, loss in _moments(recording.records, states * _TRIES_A_STATE, chance, losses, after):
         if len(seen) >= states or len(failures) >= failures_max:
@@ -129,9 +137,9 @@ def lose_power(
         if state in seen:
             continue
         seen.add(state)
-        broken = verdicts.broken(recording.root / LEDGER, Promises.of(disk.said))
+        broken = verdicts.broken(recording.root, Promises.of(disk.said))
         if not broken and resumed and len(seen) % max(1, states // resumed) == 0:
-            broken = verdicts.goes_on(recording.root / LEDGER, Promises.of(disk.said))
+            broken = verdicts.goes_on(recording.root, Promises.of(disk.said))
         if broken:
             failures.append(Failure(moment, loss, one, broken))
     return Tried(len(seen), failures)
@@ -140,20 +148,20 @@ def lose_power(
 def lay_out(disk: Disk, loss: Loss, chance: random.Random, root: Path) -> bytes:
     """Let the recorded folder hold what is left after that loss, and return a digest of it.
 
-    The ledger's file stays the same file: by its inode a ledger knows whether it was copied.
+    A ledger's file stays the same file: by its inode a ledger knows whether it was copied.
     """
-    ledger, parked = root / LEDGER, root.with_name("parked")
-    if ledger.exists():
-        ledger.rename(parked)
-    parked.touch()
+    parked = root.with_name("parked")
+    parked.mkdir(exist_ok=True)
+    for ledger in root.glob("*.db"):
+        ledger.rename(parked / ledger.name)
     shutil.rmtree(root)
     root.mkdir()
     digest = hashlib.sha256(repr(len(disk.said)).encode())
     for path, data in disk.left(loss, chance):
         digest.update(path.encode() + b"\0" + (b"" if data is None else hashlib.sha256(data).digest()))
         target = root / path
-        if target == ledger:
-            parked.rename(ledger)
+        if (parked / path).is_file():
+            (parked / path).rename(target)
         if data is None:
             target.mkdir()
         else:

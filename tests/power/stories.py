@@ -10,6 +10,10 @@ from typing import Any, Final
 
 import attrs
 
+from tests.acceptance.harness import Service
+from tests.acceptance.judging import Endpoint
+from tests.fixtures.atlas_handle import AtlasDevice
+
 __all__ = ["LEDGER", "STORIES", "Story", "short"]
 
 LEDGER: Final = "evals.db"
@@ -19,10 +23,20 @@ _LARGE: Final = 100_000  # more than is kept in a row
 
 @attrs.frozen
 class Story:
-    """Commands one after the other, and those of a second process at the same time."""
+    """Commands one after the other, and those of a second process at the same time.
+
+    ``ends`` ends what runs outside of the recording (services, devices).
+    """
 
     commands: Sequence[Sequence[object]]
     beside: Sequence[Sequence[object]] = ()
+    environment: Mapping[str, str] = attrs.field(factory=dict)
+    ends: Sequence[Callable[[], None]] = ()
+
+    def close(self) -> None:
+        """End what runs outside; when nothing is to be gone on with any more."""
+        for end in self.ends:
+            end()
 
 
 def _cases(count: int, *, does: Sequence[str] = ("",), large: int = 0) -> list[dict[str, Any]]:
@@ -104,6 +118,55 @@ def beside(folder: Path) -> Story:
     return Story([["run", left, *_at(folder)]], [["run", right, *_at(folder)]])
 
 
+def snapshots(folder: Path) -> Story:
+    """A snapshot is written, replaced by a later one, taken in elsewhere and moved forward; a second is moved away."""
+    at, other = _at(folder), ("--ledger", folder / "disk" / "other.db")
+    copy, moved = folder / "disk" / "copy.zip", folder / "disk" / "moved.zip"
+    order = _write(folder, "one", _order("one", _cases(8, does=("", "lose"), large=4)))
+    return Story([
+        ["run", order, "--limit", 3, *at],
+        ["export", "one", "-o", copy, *at],
+        ["import", copy, *other],
+        ["resume", *at],
+        ["export", "one", "-o", copy, "--force", *at],
+        ["import", copy, *other],
+        ["export", "one", "--move", "-o", moved, *at],
+        ["import", moved, *other],
+        ["reconcile", "one", "--give-up", "--reason", "nobody knows", "--yes", *other],
+    ])  # fmt: skip
+
+
+def outside(folder: Path) -> Story:
+    """Conversations with a service, a device under lease, a judge that calls; those have power of their own."""
+    place = folder / "outside"
+    place.mkdir()
+    device, service, model = AtlasDevice.start(place), Service(place), Endpoint(place)
+    at, talks = _at(folder), _order("talks", _cases(4))
+    said: list[dict[str, Any]] = [{"say": word, "behave": {}} for word in ("a", "b", "c")]
+    talks["cases"] = {"items": [{"id": f"t{number}", "input": {"turns": said}} for number in range(3)]}
+    talks["conversation"] = {"turns": "$.turns"}
+    talks["target"] = {
+        "kind": "http", "url": f"{service.url}/ask", "json": {"input": "{{message.say}}", "history": "{{history}}"},
+        "answer": "$.answer", "if_unknown": "repeat",
+    }  # fmt: skip
+    measured = _order("measured", [{"id": f"d{n}", "input": {"answer": f"d{n}"}} for n in range(5)], concurrency=1)
+    measured["target"] = {"kind": "atlas", "url": device.url, "serial": "SN-1", "drain_seconds": 2.0}
+    measured["device"] = {"lease_seconds": 600, "tenure_seconds": 0}
+    table = {"kind": "llm", "name": "model", "model": "small", "rubric": "It is what is expected."}
+    for order in (talks, measured):
+        order["judges"] = [{"kind": "exact"}]
+    again = {"version": 1, "name": "again", "judges": [{**table, "url": f"{model.url}/v1/chat/completions"}]}
+    return Story(
+        [
+            ["run", _write(folder, "talks", talks), *at],
+            ["run", _write(folder, "measured", measured), *at],
+            ["judge", "talks", _write(folder, "again", again), *at],
+        ],
+        environment={"TALLYSTICK_DEVICE_LOCKS": str(folder / "disk" / "locks")},
+        ends=[device.stop, service.close, model.close],
+    )
+
+
 def short(folder: Path) -> Story:
     """As `run`, for what has to be done very often."""
     order = _write(folder, "short", _order("short", _cases(8, does=("", "", "fail", "lose"), large=4)))
@@ -115,4 +178,6 @@ STORIES: Final[dict[str, Callable[[Path], Story]]] = {
     "run": run,
     "sessions": sessions,
     "beside": beside,
+    "snapshots": snapshots,
+    "outside": outside,
 }

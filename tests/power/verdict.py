@@ -1,18 +1,19 @@
-"""What is asked of a ledger after the power has failed: whether what was told and sent is there, and is whole."""
+"""What is asked of ledgers after the power has failed: whether what was told and sent is there, and is whole."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import json
-from collections.abc import Iterator, Sequence
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
-from tallystick.cli.entry import invoke
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.errors import LedgerMissing, TallystickError
 from tallystick.ledger.ledger import Ledger, Reader
@@ -20,50 +21,102 @@ from tests.acceptance.invariants import check_invariants
 
 __all__ = ["Promises", "Verdicts"]
 
+_PATIENCE_SECONDS: Final = 120.0
+
 
 @attrs.define
-class Promises:
-    """What the process had said before the power failed."""
+class _OfLedger:
+    """What was told of one ledger: heads of histories, batches of workers, and what was sent."""
 
     heads: dict[int, tuple[int, str]] = attrs.field(factory=dict)
     batches: dict[str, int] = attrs.field(factory=dict)
     sent: set[tuple[str, int]] = attrs.field(factory=set)
+
+
+@attrs.define
+class Promises:
+    """What the processes had said before the power failed."""
+
+    ledgers: defaultdict[str, _OfLedger] = attrs.field(factory=lambda: defaultdict(_OfLedger))
     files: dict[str, str] = attrs.field(factory=dict)
 
     @classmethod
     def of(cls, said: Sequence[str]) -> Promises:
         made = cls()
         for line in said:
-            made.add(json.loads(line))
+            made._add(json.loads(line))
         return made
 
-    def add(self, word: dict[str, Any]) -> None:
-        for run_key, number, digest in word.get("told", ()):
-            self.heads[run_key] = (number, digest)
-        if "batch" in word:
-            self.batches[word["worker"]] = word["batch"]
-        if "sends" in word:
-            self.sent.add((word["sends"], word["dispatch"]))
+    def _add(self, word: dict[str, Any]) -> None:
         if "wrote" in word:
             self.files[word["wrote"]] = word["digest"]
-
-    def __bool__(self) -> bool:
-        return bool(self.heads or self.batches or self.sent or self.files)
+        if "ledger" not in word:
+            return
+        told = self.ledgers[word["ledger"]]
+        for run_key, number, digest in word.get("told", ()):
+            told.heads[run_key] = (number, digest)
+        if "batch" in word:
+            told.batches[word["worker"]] = word["batch"]
+        if "sends" in word:
+            told.sent.add((word["sends"], word["dispatch"]))
 
 
 class Verdicts:
-    """Looks at one state of the disk after another; remembers what each commit looked like."""
+    """Looks at one state of the disk after another; remembers what each commit looked like.
 
-    def __init__(self) -> None:
+    ``wholes`` has, for each file that is published under its name, the digests that it may have.
+    """
+
+    def __init__(self, said: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
         self._states: dict[tuple[Any, ...], str] = {}
+        self._environment = {**os.environ, **(environment or {})}
+        self._wholes: defaultdict[str, set[str]] = defaultdict(set)
+        for word in map(json.loads, said):
+            if "wrote" in word:
+                self._wholes[word["wrote"]].add(word["digest"])
 
-    def broken(self, ledger: Path, promises: Promises) -> list[str]:
-        """Every promise that is broken; the ledger is opened as the next command would open it."""
+    def broken(self, root: Path, promises: Promises) -> list[str]:
+        """Every promise that is broken; each ledger is opened as the next command would open it."""
+        names = {*promises.ledgers, *(path.name for path in root.glob("*.db"))}
+        holders: defaultdict[str, list[str]] = defaultdict(list)
+        found = [f"{name}: {one}" for name in sorted(names) for one in self._ledger(root / name, promises, holders)]
+        twice = [f"run {run_id} is held by {ledgers}" for run_id, ledgers in holders.items() if len(ledgers) > 1]
+        return [*found, *twice, *self._files(root, promises)]
+
+    def goes_on(self, root: Path, promises: Promises) -> list[str]:
+        """Every promise that is broken after the next commands: each unfinished run is gone on with to its end."""
+        broken: list[str] = []
+        for ledger in sorted(root.glob("*.db")):
+            broken += self._resumed(ledger)
+            if ledger.stat().st_size:
+                broken += _invariants(ledger)
+        return [*broken, *self.broken(root, promises)]
+
+    def _resumed(self, ledger: Path) -> Iterator[str]:
+        try:
+            with Ledger.open(ledger) as opened, opened.reading() as reader:
+                runs = reader.rows("SELECT run_id FROM runs WHERE state = 'open' AND custody = 'held'")
+        except LedgerMissing:
+            return
+        for (run_id,) in runs:
+            done = subprocess.run(
+                [sys.executable, "-m", "tallystick", "resume", run_id, "--ledger", str(ledger)],
+                capture_output=True, text=True, timeout=_PATIENCE_SECONDS, env=self._environment, check=False,
+            )  # fmt: skip
+            if done.returncode not in (0, 3):
+                yield f"resume ended with {done.returncode}: {done.stderr}"
+
+    def _ledger(self, ledger: Path, promises: Promises, holders: dict[str, list[str]]) -> list[str]:
+        told = promises.ledgers.get(ledger.name)
         try:
             with Ledger.open(ledger) as opened:
-                return [*self._looked_into(opened, promises), *_files(ledger.parent, promises)]
+                broken = list(self._looked_into(opened, told or _OfLedger()))
+                with opened.reading() as reader:
+                    for (run_id,) in reader.rows("SELECT run_id FROM runs WHERE custody = 'held'"):
+                        holders[run_id].append(ledger.name)
+                return broken
         except LedgerMissing as problem:
-            if promises:
+            if told is not None:
                 return [f"nothing is there: {problem}"]
             return list(_begun_again(ledger))
         except TallystickError as problem:
@@ -71,50 +124,43 @@ class Verdicts:
         except Exception as problem:
             return [f"it cannot be read: {type(problem).__name__}: {problem}"]
 
-    def goes_on(self, ledger: Path, promises: Promises) -> list[str]:
-        """Every promise that is broken after the next commands: each unfinished run is gone on with to its end."""
-        try:
-            with Ledger.open(ledger) as opened, opened.reading() as reader:
-                runs = [run_id for (run_id,) in reader.rows("SELECT run_id FROM runs WHERE state = 'open'")]
-        except LedgerMissing:
-            return []
-        broken: list[str] = []
-        for run_id in runs:
-            said = io.StringIO()
-            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-                status = invoke(["resume", run_id, "--ledger", str(ledger)])
-            if status not in (0, 3):
-                broken.append(f"resume ended with {status}: {said.getvalue()}")
-        return [*broken, *self.broken(ledger, promises), *_invariants(ledger)]
-
-    def _looked_into(self, ledger: Ledger, promises: Promises) -> Iterator[str]:
+    def _looked_into(self, ledger: Ledger, told: _OfLedger) -> Iterator[str]:
         for finding in check_ledger(ledger):
             if finding.severity == "error":
                 yield f"ledger check: {finding.code}: {finding.what}"
         with ledger.reading() as reader:
-            yield from _promised(reader, promises)
-            yield from self._same_as_before(reader)
+            yield from _promised(reader, told)
+            yield from self._same_as_before(ledger, reader)
 
-    def _same_as_before(self, reader: Reader) -> Iterator[str]:
+    def _same_as_before(self, ledger: Ledger, reader: Reader) -> Iterator[str]:
         """Between two commits there is nothing: two disks with the same commits hold the same rows."""
         commits = tuple(reader.rows("SELECT worker_id, last_batch, ended_us FROM workers ORDER BY worker_id"))
         facts = tuple(reader.rows("SELECT name, value FROM facts ORDER BY name"))
-        key = (*commits, *facts, reader.row("SELECT count(*) FROM sqlite_master")[0])
+        key = (ledger.path.name, *commits, *facts, reader.row("SELECT count(*) FROM sqlite_master")[0])
         digest = _digest_of_rows(reader)
         if self._states.setdefault(key, digest) != digest:
             yield f"the rows are not what they are elsewhere after the same commits: {key}"
 
+    def _files(self, root: Path, promises: Promises) -> Iterator[str]:
+        for name, allowed in self._wholes.items():
+            path = root / name
+            digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+            if digest is None and name in promises.files:
+                yield f"told and lost: the file {name}"
+            elif digest is not None and digest not in allowed:
+                yield f"a part of a file under its final name: {name}"
 
-def _promised(reader: Reader, promises: Promises) -> Iterator[str]:
-    for run_key, (number, digest) in promises.heads.items():
+
+def _promised(reader: Reader, told: _OfLedger) -> Iterator[str]:
+    for run_key, (number, digest) in told.heads.items():
         found = reader.row("SELECT hash FROM events WHERE run_key = ? AND event_no = ?", (run_key, number))
         if found is None or bytes(found[0]).hex() != digest:
             yield f"told and lost: event {number} of run {run_key} ({found and 'another is there'})"
-    for worker_id, number in promises.batches.items():
+    for worker_id, number in told.batches.items():
         found = reader.row("SELECT last_batch FROM workers WHERE worker_id = ?", (worker_id,))
         if found is None or found[0] < number:
             yield f"told and lost: batch {number} of worker {worker_id} ({found})"
-    for call_id, number in promises.sent:
+    for call_id, number in told.sent:
         found = reader.row(
             "SELECT 1 FROM dispatches d JOIN calls c ON c.call_id = d.call_id"
             " WHERE d.call_id = ? AND d.dispatch_no = ?",
@@ -132,13 +178,6 @@ def _digest_of_rows(reader: Reader) -> str:
         for row in sorted(map(repr, reader.each(f'SELECT * FROM "{table}"'))):
             digest.update(row.encode())
     return digest.hexdigest()
-
-
-def _files(folder: Path, promises: Promises) -> Iterator[str]:
-    for name, digest in promises.files.items():
-        path = folder / name
-        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-            yield f"told and lost: the file {name}"
 
 
 def _begun_again(ledger: Path) -> Iterator[str]:

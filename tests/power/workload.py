@@ -9,7 +9,10 @@ One JSON line is appended to the file ``said``
 * before a call is sent: ``{"sends": request id, "dispatch": number}``,
 * before a caller is told that its transaction is durable: ``{"told": [[run key, event number, hash], …],
   "worker": id, "batch": number}``,
-* when a command has returned: ``{"returned": status, "command": …}``.
+* when a snapshot has been written: ``{"wrote": name, "digest": sha256}``,
+* when a command has returned: ``{"returned": status, "command": …}``;
+
+and with each the ``ledger`` that it is about, by its file's name.
 
 ``--plant`` puts one of the faults of `PLANTS` into the product, so that it can be seen whether it is found.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -31,9 +35,10 @@ from tallystick.cli.entry import invoke
 from tallystick.ledger import artifacts, desk, driver, scribe
 from tallystick.ledger.transaction import Transaction
 from tallystick.runner.call_steps import CallSteps
+from tallystick.runner.judge_calls import JudgeCalls
 
 # Small, so that a short recording has many.
-CHECKPOINT_PAGES: Final = 512
+CHECKPOINT_PAGES: Final = 96
 
 _said = -1
 
@@ -46,20 +51,19 @@ def say(**what: object) -> None:
 def bear_witness() -> None:
     """Say what is told and what is sent."""
     heads: dict[int, tuple[int, str]] = {}
-    marked: list[tuple[str, int]] = []
+    marked: list[dict[str, object]] = []
     tell, mark, events, forget = scribe._tell, desk.Desk.mark, Transaction.events, Transaction.forget_heads
-    send = CallSteps._send
+    send, judge = CallSteps._send, JudgeCalls._one_call
 
     def telling(batch: list[Any]) -> None:
         if marked and any(item.error is None for item in batch):
-            worker, number = marked[-1]
-            say(told=[[key, *head] for key, head in heads.items()], worker=worker, batch=number)
+            say(told=[[key, *head] for key, head in heads.items()], **marked[-1])
         heads.clear()
         tell(batch)
 
     def marking(self: desk.Desk, transaction: Transaction) -> int:
         number = mark(self, transaction)
-        marked.append((transaction.worker_id, number))
+        marked[:] = [{"worker": transaction.worker_id, "batch": number, "ledger": self._ledger.path.name}]
         return number
 
     def adding(self: Transaction, run_key: int, kind: str, bodies: Any) -> int:
@@ -72,13 +76,17 @@ def bear_witness() -> None:
         forget(self)
 
     async def sending(self: CallSteps, asking: Any, prepared: Any, key: Any, deadline: float) -> Any:
-        say(sends=key.call_id, dispatch=key.dispatch_no)
+        say(sends=key.call_id, dispatch=key.dispatch_no, ledger=self._ledger.path.name)
         return await send(self, asking, prepared, key, deadline)
+
+    async def judging(self: JudgeCalls, asked: Any, prepared: Any, key: Any) -> bool:
+        say(sends=key.call_id, dispatch=key.dispatch_no, ledger=self._ledger.path.name)
+        return await judge(self, asked, prepared, key)
 
     scribe._tell = telling
     changed: list[tuple[type, str, Callable[..., Any]]] = [
         (desk.Desk, "mark", marking), (Transaction, "events", adding), (Transaction, "forget_heads", forgetting),
-        (CallSteps, "_send", sending),
+        (CallSteps, "_send", sending), (JudgeCalls, "_one_call", judging),
     ]  # fmt: skip
     for owner, name, function in changed:
         setattr(owner, name, function)
@@ -181,6 +189,9 @@ def main() -> int:
         with contextlib.redirect_stdout(printed):
             statuses.append(invoke(command))
         print(statuses[-1], command, printed.getvalue(), file=sys.stderr)
+        if command[0] == "export" and statuses[-1] == 0:
+            wrote = Path(command[command.index("-o") + 1])
+            say(wrote=wrote.name, digest=hashlib.sha256(wrote.read_bytes()).hexdigest())
         say(returned=statuses[-1], command=command)
     if other is not None:
         statuses.append(other.wait())
