@@ -16,7 +16,7 @@ from typing import Final
 
 from .errors import LedgerFailed, UsageError
 
-__all__ = ["published", "refuse_taken", "sync_folder"]
+__all__ = ["beside", "published", "refuse_taken", "sync_folder"]
 
 _PART: Final = ".part"
 
@@ -38,7 +38,7 @@ def published(
     refuse_taken(path, force=force)
     try:
         _clear(path)
-        temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}{_PART}")
+        temporary = _another_name(path)
         with temporary.open("x+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # kept until it is closed: says that somebody is at it
             try:
@@ -61,6 +61,18 @@ def published(
     renamed()
 
 
+@contextlib.contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """A name beside that path for a file that is needed meanwhile; there is an empty file under it."""
+    temporary = _another_name(path)
+    with temporary.open("x+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
 def refuse_taken(path: Path, *, force: bool) -> None:
     """Raise UsageError when something is there that must stay, or when its folder is not there."""
     if not path.parent.is_dir():
@@ -77,6 +89,10 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _another_name(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.urandom(6).hex()}{_PART}")
 
 
 def _clear(path: Path) -> None:

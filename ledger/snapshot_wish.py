@@ -38,4 +38,4 @@ def write_snapshot(ledger: Ledger, run_ids: Sequence[str], path: Path, wish: Sna
         )
     if wish.move:
         return move_runs(ledger, run_ids, path, force=wish.force)
-    return export_runs(ledger, run_ids, path, force=wish.force)
+    return export_runs(ledger, run_ids, path, slots=wish.slots, redact=wish.redact, force=wish.force)

@@ -48,7 +48,7 @@ def full_run(ledger: Ledger, *, name: str = "full", leave: bool = True) -> Plann
     ledger.write(lambda tx: attempts.lose(tx, keys[3], lost(), waiting=None))
     ledger.write(lambda tx: attempts.lose(tx, keys[4], lost(), waiting=Waiting(NextStep.NEW)))
     again = begin(ledger, run.run_key, 4, holds=both).key
-    answer = '"late"'
+    answer = '"perhaps so"'
     ledger.write(lambda tx: keep_late(tx, keys[4], late, answer=answer, answer_digest=digest_of_bytes(answer.encode())))
     ledger.write(lambda tx: observe(tx, again))
     ledger.write(lambda tx: attempts.lose(tx, keys[5], lost(), waiting=None))
