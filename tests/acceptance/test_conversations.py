@@ -3,59 +3,28 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import signal
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
 
-from .harness import FIXTURES, Coordinator, Site, Speaking
+from .harness import Site
 from .invariants import check_invariants, rows
-from .orders import execution, http_target, work_order
+from .talks import (
+    Sessions,
+    asked,
+    attempts_of,
+    converse,
+    histories,
+    http_talks,
+    said,
+    session_order,
+    talk,
+    turns_of,
+)
 
 SAY: Final = ("a", "b", "c")
-
-
-def said(text: str, **behave: Any) -> dict[str, Any]:
-    """One message; how the service treats it is said by itself."""
-    return {"say": text, "behave": behave}
-
-
-def talk(*messages: dict[str, Any], name: str = "talk") -> dict[str, Any]:
-    return {"id": name, "input": {"turns": list(messages)}, "expected": messages[-1]["say"]}
-
-
-def http_talks(site: Site, cases: Sequence[Mapping[str, Any]], *, if_unknown: str, **options: Any) -> dict[str, Any]:
-    """A work order for conversations with the service, which is told the whole history in each request."""
-    body = {"input": "{{message.say}}", "history": "{{history}}", "behave": "{{message.behave}}"}
-    target = http_target(site.service, if_unknown=if_unknown, json=body)
-    conversation = options.pop("conversation", {"turns": "$.turns"})
-    return {**work_order(target, cases, **options), "conversation": conversation}
-
-
-def turns_of(site: Site, attempt: int) -> list[tuple[int, str, str, int | None, int]]:
-    """``(turn, answer, source, carried_from, replay)`` of an attempt's committed turns."""
-    return [
-        (turn, json.loads(answer), source, carried_from, replay)
-        for turn, answer, source, carried_from, replay in rows(
-            site.ledger,
-            "SELECT turn, answer, source, carried_from, replay FROM turns WHERE attempt_no = ? ORDER BY turn", attempt,
-        )
-    ]  # fmt: skip
-
-
-def attempts_of(site: Site, name: str = "talk") -> list[tuple[str, str | None]]:
-    return [(attempt.state, attempt.reason) for attempt in site.only(name).attempts]
-
-
-def histories(site: Site) -> list[tuple[str, list[str]]]:
-    """What each request said, and which earlier answers it told of, in the order of the ledger's calls."""
-    found = []
-    for (payload,) in rows(site.ledger, "SELECT payload FROM calls ORDER BY call_id"):
-        told = json.loads(payload)
-        found.append((told["input"], [one["answer"] for one in told["history"]]))
-    return found
 
 
 def dies_in_turn_two(site: Site, if_unknown: str, **options: Any) -> str:
@@ -136,13 +105,8 @@ def test_e07_what_landed_is_fetched_and_goes_on_in_the_same_attempt(site: Site) 
 
 
 def test_e07_a_tombstoned_turn_is_asked_again_in_the_same_attempt_under_a_new_id(site: Site) -> None:
-    proxy = site.proxy()
-    order = http_talks(site, [talk(*(said(text, remember=True) for text in SAY))], if_unknown="query")
-    site.order(order)
+    site.order(http_talks(site, [talk(*(said(text, remember=True) for text in SAY))], if_unknown="query"))
     site.run(crashpoint="turn.committed").died_at_its_point()
-    # The second turn is held back on its way, and its id is tombstoned meanwhile.
-    held = {**order["target"], "url": f"{proxy.url}/ask"}
-    assert held["query"] == order["target"]["query"]
     site.run(crashpoint="dispatch.intent.committed").died_at_its_point()
     ((lost,),) = rows(site.ledger, "SELECT call_id FROM dispatches WHERE state = 'intended'")
     assert site.service.ask("POST", f"/tombstone/{lost}")[0] == 200
@@ -287,7 +251,7 @@ def test_e07_the_first_ctrl_c_says_no_further_turn_and_the_next_session_goes_on(
     site.order(http_talks(site, [talk(*messages)], if_unknown="keep"))
     coordinator = site.run()
     site.wait_for("gate")
-    coordinator.signal(__import__("signal").SIGINT)
+    coordinator.signal(signal.SIGINT)
     site.service.go("gate")
     assert coordinator.ended() == 130
 
@@ -355,50 +319,13 @@ def test_e07_a_user_function_that_kills_its_process_parks_its_case_and_no_other(
 # Targets that keep state: one with checkpoints, one that can only begin anew.
 
 
-class Sessions(Speaking):
-    """The service that keeps state between turns; it outlives every coordinator."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(FIXTURES / "session_server.py", "--log", folder / "counter.jsonl")
-        self.url = f"http://127.0.0.1:{int(self.line())}"
-
-
 @pytest.fixture
-def sessions(site: Site) -> Any:
+def sessions(site: Site) -> Iterator[Sessions]:
     made = Sessions(site.folder)
     try:
         yield made
     finally:
         made.close()
-
-
-def converse(site: Site, **options: Any) -> Coordinator:
-    program = (sys.executable, FIXTURES / "session_target.py", site.order_file, "--ledger", site.ledger)
-    return site.start_program(*program, **options)
-
-
-def session_order(site: Site, sessions: Sessions, messages: Sequence[Any], *, resuming: str, **options: Any) -> None:
-    site.order(
-        {
-            "url": sessions.url,
-            "resuming": resuming,
-            "if_unknown": options.pop("if_unknown", "repeat"),
-            "cases": [{"id": "talk", "input": {"turns": list(messages)}, "expected": "a+b+c"}],
-            "conversation": {"turns": "$.turns", **options.pop("conversation", {})},
-            "judges": [{"kind": "exact"}],
-            "budgets": {"dispatches": 100},
-            **execution(**options),
-        }
-    )
-
-
-def asked(site: Site) -> list[tuple[int, str]]:
-    """``(turn, message)`` of everything that the counter has seen."""
-    lines = [json.loads(line) for line in (site.folder / "counter.jsonl").read_text().splitlines()]
-    return [
-        (line["turn"], line["message"]["say"] if isinstance(line["message"], dict) else line["message"])
-        for line in lines
-    ]
 
 
 def dies_in_turn_three(site: Site, sessions: Sessions, *, resuming: str, **options: Any) -> None:
