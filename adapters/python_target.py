@@ -36,6 +36,7 @@ from .answers import current_dispatch
 from .callables import code_identity, find_object, is_async, name_of, refuse_unfit
 from .calls import Calls, TaskCalls, ThreadCalls, TooManyOverdue
 from .client_parameters import client_parameter
+from .clients_around import clients_around, retries_of
 from .errors import CaseUnfit
 from .outcomes import NotJson, as_json, one_line
 from .python_outcomes import outcome_of_exception, outcome_of_value
@@ -189,6 +190,14 @@ class PythonTarget:
         if self._client is not None:
             known = {**known, self._client.name: None}
         refuse_unfit(self.function, known, place=self._place, what="a case")
+
+    def goes_around(self) -> tuple[str, ...]:
+        """Under which names its code can send past the guarded client, as far as they tell."""
+        return clients_around(self.function) if self.is_guarded else ()
+
+    def client_retries(self) -> Mapping[str, int]:
+        """How often each client library that its code uses retries by itself, by name, where it says so."""
+        return retries_of(self.function)
 
     def prepare(self, slot: SlotView) -> Prepared:
         """The arguments and the case in canonical JSON; raises CaseUnfit for a case that has no JSON form."""

@@ -20,9 +20,13 @@ class _Part(BaseModel):
 
 
 class VariantOutlook(_Part):
+    """``guarded``: it makes requests of its own, each a call. ``client_retries`` are those of client libraries, known."""
+
     name: str
     kind: str
     if_unknown: str
+    guarded: bool = False
+    client_retries: dict[str, int] = {}
 
 
 class BudgetOutlook(_Part):
@@ -105,7 +109,10 @@ def preflight_of(
         ledger=ledger, ledger_exists=ledger_exists, action=action, run=run, name=order.name,
         cases=description.case_count,
         variants=[
-            VariantOutlook(name=name, kind=target.kind, if_unknown=target.if_unknown.value)
+            VariantOutlook(
+                name=name, kind=target.kind, if_unknown=target.if_unknown.value, guarded=bool(getattr(target, "is_guarded", False)),
+                client_retries=dict(getattr(target, "client_retries", dict)()),
+            )
             for name, target in description.targets.items()
         ],
         repetitions=order.repetitions, planned=description.planned,

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..ledger.canonical import JsonValue
+from ..ledger.states import BudgetKind
+from .budget_spec import BudgetScope, BudgetSpec, BudgetUnit
 from .protocols import GIVEN, Judge, Target
 from .work_order import DEFAULT_VARIANT, TargetSpec, WorkOrder
 from .work_order_files import Place
@@ -43,7 +45,23 @@ def build_targets(order: WorkOrder, make: Maker) -> dict[str, Target]:
             )
         else:
             built[name] = make(target.kind, target.options, folder=order.folder, place=str(place))
+        _refuse_going_around(order, name, built[name], place)
     return built
+
+
+def _refuse_going_around(order: WorkOrder, name: str, target: Target, place: Place) -> None:
+    """Refuse, under a hard budget of dispatches, a target whose code is seen to send where nobody counts."""
+    around: tuple[str, ...] = getattr(target, "goes_around", tuple)()
+    if around and any(_counts_dispatches(spec, name) for spec in order.budgets):
+        place.refuse(
+            f"it can send through {', '.join(around)}, which no budget counts, and a hard budget of dispatches is set",
+            "Let it send through its http or ts.httpx_client(), wrap the work in ts.step, or make the budget soft",
+        )
+
+
+def _counts_dispatches(spec: BudgetSpec, variant: str) -> bool:
+    is_hard = spec.unit is BudgetUnit.DISPATCHES and spec.kind is BudgetKind.HARD
+    return is_hard and (spec.scope_kind is not BudgetScope.VARIANT or spec.scope_value == variant)
 
 
 def build_judges(order: WorkOrder, make: Maker) -> list[Judge]:

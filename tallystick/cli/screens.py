@@ -15,7 +15,7 @@ from .words import budget_name, command_words, duration, in_words, joined, money
 if TYPE_CHECKING:
     from ..ledger.coordinators import Coordinator
     from ..ledger.ledger import Ledger
-    from ..runner.preflight import BudgetOutlook, ConversationOutlook, Preflight
+    from ..runner.preflight import BudgetOutlook, ConversationOutlook, Preflight, VariantOutlook
     from ..runner.sessions import Session
     from ..runner.tally import Tally
 
@@ -51,7 +51,7 @@ def show_preflight(screen: Screen, found: Preflight) -> None:
         *([] if found.conversation is None else [("conversation", _said(found.conversation))]),
         *(("budget", _outlook(line)) for line in found.budgets),
         *([] if found.budgets else [("budget", "none: nothing but these limits bounds what this run may cost")]),
-        *((side.name, f"{side.kind}; {in_words(side.if_unknown)}") for side in found.variants),
+        *((side.name, _side(found, side)) for side in found.variants),
         *(("device", _device(one)) for one in found.devices),
         ("judges", ", ".join(found.judges) or "none"),
         ("identity", f"{found.identity_digest[:23]}… (cases {found.cases_digest[:23]}…)"),
@@ -72,6 +72,17 @@ def show_preflight(screen: Screen, found: Preflight) -> None:
                 " observations at its declared bound",
                 tone=Tone.WARNING,
             )
+
+
+def _side(found: Preflight, side: VariantOutlook) -> str:
+    """A variant, and where client libraries retry inside of our own attempts: the layers multiply."""
+    told = f"{side.kind}; {in_words(side.if_unknown)}"
+    if side.guarded:
+        told += "; each of its own requests is a call, however many it makes"
+    for name, retries in side.client_retries.items():
+        sends = (retries + 1) * found.attempts_max
+        told += f"; {name} retries {retries} times by itself: up to {sends} sends of one request"
+    return told
 
 
 def _said(one: ConversationOutlook) -> str:

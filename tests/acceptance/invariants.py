@@ -126,7 +126,8 @@ _FORBIDDEN_AT_REST: Final = {
 
 _CALLS: Final = (
     # A Python function never sees the committed bytes, only what was made of them.
-    "SELECT c.call_id, CASE WHEN instr(c.head, 'function') = 0 THEN c.payload_digest END, c.if_unknown, c.slot_no,"
+    "SELECT c.call_id, CASE WHEN instr(c.head, 'function') = 0 AND instr(c.head, '\"step\"') = 0"
+    " THEN c.payload_digest END, c.if_unknown, c.slot_no,"
     " min(d.intended_us), count(*),"
     " count(*) FILTER (WHERE d.state IN ('answered', 'failed', 'late') OR (d.state = 'refused' AND d.status > 0)),"
     " count(*) FILTER (WHERE d.state = 'refused')"
