@@ -75,6 +75,7 @@ class CallSteps:
         self._tally = tally
         self._pace = pace
         self._side_of_call: dict[str, VariantSide] = {}
+        self._too_late: dict[str, Outcome] = {}
         self.late = LateAnswers(ledger, tally)
 
     def let_go(self, flight: Flight) -> asyncio.Task[object]:
@@ -152,15 +153,16 @@ class CallSteps:
         if flight.is_abandoned:
             self.late.arrived(key, outcome, now)
             raise LetGo
-        return outcome if side.tenure is None else await self._under(side.tenure, key, outcome, now)
+        return outcome if side.tenure is None else await self._under(side, side.tenure, key, outcome)
 
-    async def _under(self, tenure: DeviceTenure, key: DispatchKey, outcome: Outcome, began: float) -> Outcome:
+    async def _under(self, side: VariantSide, tenure: DeviceTenure, key: DispatchKey, outcome: Outcome) -> Outcome:
         """What an outcome is worth that came while, or after, the devices were held."""
         tenure.saw(outcome)
         if outcome.state is not DispatchState.ANSWERED or not await tenure.is_superseded():
             return outcome
-        # Another ledger of this host has had the device since, and cannot know what is in flight in this one.
-        self.late.arrived(key, outcome, began)
+        # Somebody has had the device since, perhaps in a ledger that knows nothing of what is in flight in this one.
+        if side.target.if_unknown is not IfUnknown.QUERY:
+            self._too_late[key.call_id] = outcome
         return Outcome(
             DispatchState.UNKNOWN, LEASE_LOST, "its answer came after the device had gone to another holder",
             bytes_sent=outcome.bytes_sent, wire_sends=outcome.wire_sends, quarantine=outcome.quarantine,
@@ -276,7 +278,12 @@ class CallSteps:
         key, facts = sent.key, await self.facts(sent)
         if getattr(side.target, "may_answer_late", False):
             self.late.expect(key)
-        waiting = await self._ledger.write_async(lambda tx: self._lose_now(tx, key, sent.outcome, side, facts))
+        try:
+            waiting = await self._ledger.write_async(lambda tx: self._lose_now(tx, key, sent.outcome, side, facts))
+        finally:
+            # Evidence of an unknown outcome: it is kept once that is what the ledger says of it.
+            if (answered := self._too_late.pop(key.call_id, None)) is not None:
+                self.late.arrived(key, answered, sent.began)
         self._tally.move(SlotState.IN_FLIGHT, SlotState.PENDING if waiting else SlotState.UNKNOWN)
         crashpoint("dispatch.outcome.committed")
         return waiting

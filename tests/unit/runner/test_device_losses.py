@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from tallystick.ledger import device_care
+from tallystick.ledger import device_care, leases
 from tallystick.ledger.errors import LeaseLost, TargetNotFound
+from tallystick.ledger.host_claims import HostClaims
+from tallystick.ledger.lease_records import DeviceAsk, Granted
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.states import DispatchState, IfUnknown, SlotState
 from tallystick.runner import device_lanes, flights
 from tallystick.runner.device_protocols import LEASE_LOST, TakenOver, Tenure
-from tallystick.runner.protocols import Dispatching, Outcome
+from tallystick.runner.protocols import Dispatching, Outcome, QueryAnswer, QueryState
 from tallystick.runner.results import NextMove
 from tests.unit.ledger.factories import HandClock
 from tests.unit.runner.benches import Bench, OnBench
@@ -106,6 +108,38 @@ def test_a_wedged_target_looks_at_its_device_again_before_the_next_request(
     assert len(target.tenures) == 2
     assert len(set(map(id, target.tenures))) == 1
     assert [role for _, _, role in target.benches[0].log] == ["reset", "submit", "reset", "submit"]
+
+
+def somebody_else_has_it(ledger: Ledger) -> None:
+    """The device is taken over from a holder that stood still, used, and given back."""
+    ask = DeviceAsk("bench:1", "bench", True, 30_000)
+    set_id = ledger.write(lambda tx: leases.ask(tx, [ask], run_key=None))
+    granted = ledger.write(lambda tx: leases.try_grant(tx, set_id))
+    assert isinstance(granted, Granted)
+    claims = HostClaims(ledger)
+    claims.take(granted, [ask])
+    claims.release(set_id)
+    ledger.write(lambda tx: leases.release(tx, set_id))
+
+
+@pytest.mark.parametrize(
+    ("if_unknown", "state", "reason"),
+    [(IfUnknown.QUERY, SlotState.SELECTED, "landed"), (IfUnknown.KEEP, SlotState.FAILED, "late")],
+)
+def test_a_whole_answer_that_comes_after_somebody_else_had_the_device(
+    ledger: Ledger, clock: HandClock, if_unknown: IfUnknown, state: SlotState, reason: str
+) -> None:
+    """Where the target can be asked, it is; else the answer is evidence of an attempt that has ended."""
+
+    async def reply(target: Scripted, dispatching: Dispatching) -> Outcome:
+        clock.suspend(31_000_000)
+        await asyncio.to_thread(somebody_else_has_it, ledger)
+        return ANSWERED
+
+    target = OnBench(reply=reply, if_unknown=if_unknown, query_answer=QueryAnswer(QueryState.LANDED, ANSWERED))
+    outcome = execute(ledger, target)
+    assert outcome.counts[state] == 1
+    assert [one.reason for one in page(ledger, outcome).attempts] == [reason]
 
 
 def away(*, at: range) -> Any:
