@@ -68,9 +68,9 @@ class Bench:
         order.write_text(json.dumps(self.order(name, cases, **options)), encoding="utf-8")
         return where.start("run", order, environment=self.locks, pause_at=pause_at, crashpoint=crashpoint)
 
-    def resume(self, name: str, *, site: Site | None = None) -> Coordinator:
+    def resume(self, name: str, *, site: Site | None = None, crashpoint: str = "") -> Coordinator:
         """Start a runner that goes on with that run."""
-        return (site or self.site).start("resume", name, environment=self.locks)
+        return (site or self.site).start("resume", name, environment=self.locks, crashpoint=crashpoint)
 
     def holder(self, site: Site | None = None) -> str:
         """The name of the run that holds the device in that ledger, empty where none does."""
