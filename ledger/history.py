@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import Any, Final
 
 import attrs
@@ -18,9 +19,10 @@ from .errors import UsageError
 from .ledger import Reader
 from .states import NextStep, RunState, SlotState
 
-__all__ = ["Mark", "OpenAttempt", "OpenDispatch", "RunHistory", "SessionSpan", "history_at"]
+__all__ = ["Mark", "OpenAttempt", "OpenDispatch", "RunHistory", "SessionSpan", "history_at", "note_what_came_later"]
 
 MARKS_MAX: Final = 1_000
+_EVENTS_AT_ONCE: Final = 20_000
 _STATES: Final = tuple(SlotState)
 _CODES: Final = {state: code for code, state in enumerate(_STATES)}
 
@@ -83,9 +85,9 @@ class Mark:
 class RunHistory:
     """How the run stood at event ``event_no``; see the module. Slots that no event speaks of are pending.
 
-    ``no_verdicts`` counts judgments without a verdict by evaluation.
+    ``no_verdicts`` counts judgments without a verdict by evaluation, ``out_of_budget`` those for which there was no room.
     ``selected_at`` has the event by which each slot was selected, 0 where it is not. ``is_newest`` says that nothing
-    has happened since.
+    has happened since, as far as ``noted_to``.
     """
 
     run_key: int
@@ -93,6 +95,7 @@ class RunHistory:
     planned: int
     variants: int
     is_newest: bool = True
+    noted_to: int = 0
     at_us: int = 0
     run_state: str = RunState.OPEN.value
     started_us: int | None = None
@@ -113,6 +116,7 @@ class RunHistory:
     evaluation_ids: dict[int, str] = attrs.field(factory=dict)
     ended_evaluations: set[int] = attrs.field(factory=set)
     no_verdicts: Counter[int] = attrs.field(factory=Counter)
+    out_of_budget: Counter[int] = attrs.field(factory=Counter)
     sessions: list[SessionSpan] = attrs.field(factory=list)
     marks: deque[Mark] = attrs.field(factory=lambda: deque(maxlen=MARKS_MAX))
 
@@ -151,10 +155,13 @@ class RunHistory:
         return found
 
 
-def history_at(reader: Reader, run_key: int, event_no: int | None = None) -> RunHistory:
+def history_at(
+    reader: Reader, run_key: int, event_no: int | None = None, *, turn: Callable[[], Reader] | None = None
+) -> RunHistory:
     """The run at that event, None: at its newest. Goes through the events once; about 3 µs each.
 
-    Raises UsageError when the run has no such event.
+    ``turn`` gives the view to go on with after some thousand events (`views`). Raises UsageError when the run has no
+    such event.
     """
     from .history_effects import EFFECTS
 
@@ -167,31 +174,36 @@ def history_at(reader: Reader, run_key: int, event_no: int | None = None) -> Run
         (run_key,),
     )
     history = RunHistory(run_key, newest if event_no is None else event_no, planned, max(1, variants))
-    history.is_newest = history.event_no == newest
+    history.noted_to = history.event_no
     history.codes = bytearray(planned + 1)
     history.codes[0] = 255  # slots are numbered from 1
     history.attempts = array("q", bytes(8 * (planned + 1)))
     history.selected_at = array("q", bytes(8 * (planned + 1)))
-    _note_what_came_later(reader, history)
-    rows = reader.each(
-        "SELECT event_no, kind, at_us, body FROM events WHERE run_key = ? AND event_no <= ? ORDER BY event_no",
-        (run_key, history.event_no),
-    )
-    for number, kind, at_us, body in rows:
-        effect = EFFECTS.get(kind)
-        if effect is not None:
-            effect(history, Mark(number, at_us, kind, json.loads(body)))
-        history.at_us = at_us
+    note_what_came_later(reader, history)
+    for first in range(0, history.event_no, _EVENTS_AT_ONCE):
+        view = reader if turn is None else turn()
+        rows = view.each(
+            "SELECT event_no, kind, at_us, body FROM events WHERE run_key = ? AND event_no > ? AND event_no <= ?"
+            " ORDER BY event_no",
+            (run_key, first, min(first + _EVENTS_AT_ONCE, history.event_no)),
+        )
+        for number, kind, at_us, body in rows:
+            effect = EFFECTS.get(kind)
+            if effect is not None:
+                effect(history, Mark(number, at_us, kind, json.loads(body)))
+            history.at_us = at_us
+    for numbers in (history.codes, history.attempts, history.selected_at):
+        del numbers[history.planned + 1 :]  # what was planned later, in a run whose plan grows
     return history
 
 
-def _note_what_came_later(reader: Reader, history: RunHistory) -> None:
+def note_what_came_later(reader: Reader, history: RunHistory) -> None:
+    """Learn what has happened since the event, as far as this view knows; again for each newer view."""
     from .history_effects import note_later
 
-    if history.is_newest:
-        return
-    for kind, body in reader.each(
-        "SELECT kind, body FROM events WHERE run_key = ? AND event_no > ? ORDER BY event_no",
-        (history.run_key, history.event_no),
+    for number, kind, body in reader.each(
+        "SELECT event_no, kind, body FROM events WHERE run_key = ? AND event_no > ? ORDER BY event_no",
+        (history.run_key, history.noted_to),
     ):
         note_later(history, kind, body)
+        history.noted_to, history.is_newest = number, False

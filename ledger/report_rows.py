@@ -6,7 +6,7 @@ changed since the event comes from the run's history, everything else from rows 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import attrs
@@ -27,29 +27,40 @@ __all__ = [
     "slot_rows",
 ]
 
+_SLOTS_AT_ONCE: Final = 2_000
 _SLOTS: Final = (
     "SELECT s.slot_no, s.variant_no, s.repetition, s.case_no, c.case_id, c.digest, c.metadata FROM slots s"
-    " JOIN cases c ON c.run_key = s.run_key AND c.case_no = s.case_no WHERE s.run_key = ? ORDER BY s.slot_no"
+    " JOIN cases c ON c.run_key = s.run_key AND c.case_no = s.case_no WHERE s.run_key = ?"
+    " AND s.slot_no > ? AND s.slot_no <= ? ORDER BY s.slot_no"
 )
-_ATTEMPTS: Final = (
+_TRIED: Final = (
     "SELECT a.slot_no, a.attempt_no, a.state, a.began_us, a.ended_us, a.reason, a.message, o.call_id, o.dispatch_no,"
-    f" {ANSWER}, o.evidence, o.flags, o.source FROM attempts a LEFT JOIN observations o ON o.run_key = a.run_key"
-    " AND o.slot_no = a.slot_no AND o.attempt_no = a.attempt_no WHERE a.run_key = ? ORDER BY a.slot_no, a.attempt_no"
 )
+_OBSERVED: Final = (
+    " FROM attempts a LEFT JOIN observations o ON o.run_key = a.run_key"
+    " AND o.slot_no = a.slot_no AND o.attempt_no = a.attempt_no WHERE a.run_key = ?"
+    " AND a.slot_no > ? AND a.slot_no <= ? ORDER BY a.slot_no, a.attempt_no"
+)
+_ATTEMPTS: Final = f"{_TRIED} {ANSWER}, o.evidence, o.flags, o.source{_OBSERVED}"
+# Figures need to know that there is an answer, and not which: reading them all takes most of the time of a large run.
+_ATTEMPTS_ALONE: Final = f"{_TRIED} iif(o.answer_digest IS NULL, NULL, 'null'), '{{}}', '[]', o.source{_OBSERVED}"
 _DISPATCHES: Final = (
     "SELECT c.slot_no, c.attempt_no, c.call_id, d.dispatch_no, d.state, d.intended_us, d.ended_us, d.duration_us,"
     " d.bytes_sent, d.status, d.reason, d.message, d.settled_by, d.tokens_in, d.tokens_out, d.cost_nanousd, d.replay"
     " FROM calls c JOIN dispatches d ON d.call_id = c.call_id WHERE c.run_key = ? AND c.owner = 'attempt'"
-    " ORDER BY c.slot_no, c.attempt_no, c.position, d.dispatch_no"
+    " AND c.slot_no > ? AND c.slot_no <= ? ORDER BY c.slot_no, c.attempt_no, c.position, d.dispatch_no"
 )
 _CARRIED: Final = (
     "SELECT t.slot_no, t.attempt_no, o.call_id, o.dispatch_no FROM turns t JOIN turns o ON o.run_key = t.run_key"
     " AND o.slot_no = t.slot_no AND o.attempt_no = t.carried_from AND o.session_no = t.session_no AND o.turn = t.turn"
     " WHERE t.run_key = ? AND t.source = 'carried' ORDER BY t.slot_no, t.attempt_no, t.turn"
 )
+# By each judge, as the key of judgments begins: without it every part would go through all of them.
 _JUDGMENTS: Final = (
-    "SELECT slot_no, judge_no, attempt_no, sample_no, state, passed, score, reason, explanation, reused_from"
-    " FROM judgments WHERE run_key = ? AND evaluation_no = ? ORDER BY slot_no, judge_no, attempt_no, sample_no"
+    "SELECT j.slot_no, j.judge_no, j.attempt_no, j.sample_no, j.state, j.passed, j.score, j.reason, j.explanation,"
+    " j.reused_from FROM evaluation_judges e CROSS JOIN judgments j ON j.run_key = e.run_key"
+    " AND j.evaluation_no = e.evaluation_no AND j.judge_no = e.judge_no WHERE e.run_key = ?1 AND e.evaluation_no = ?4"
+    " AND j.slot_no > ?2 AND j.slot_no <= ?3 ORDER BY j.slot_no, j.judge_no, j.attempt_no, j.sample_no"
 )
 
 
@@ -161,51 +172,51 @@ class SettlementRow:
     made_us: int
 
 
-class _BySlot:
-    """The rows of an ordered query, taken slot by slot; what was passed over is gone."""
+def _by_slot(rows: Iterator[Any]) -> Callable[[int], list[Any]]:
+    """A function that takes the rows of an ordered query slot by slot; what was passed over is gone."""
+    ahead: Any = next(rows, None)
 
-    def __init__(self, rows: Iterator[Any]) -> None:
-        self._rows = rows
-        self._ahead: Any = next(rows, None)
-
-    def take(self, slot_no: int) -> list[Any]:
-        found = []
-        while self._ahead is not None and self._ahead[0] <= slot_no:
-            if self._ahead[0] == slot_no:
-                found.append(self._ahead)
-            self._ahead = next(self._rows, None)
+    def take(slot_no: int) -> list[Any]:
+        nonlocal ahead
+        found: list[Any] = []
+        while ahead is not None and ahead[0] <= slot_no:
+            if ahead[0] == slot_no:
+                found.append(ahead)
+            ahead = next(rows, None)
         return found
 
+    return take
 
-def slot_rows(reader: Reader, history: RunHistory, *, evaluation_no: int) -> Iterator[SlotRow]:
-    """Every planned observation of the run, as it stood at the event of ``history``."""
-    run_key = history.run_key
-    attempts = _BySlot(reader.each(_ATTEMPTS, (run_key,)))
-    dispatches = _BySlot(reader.each(_DISPATCHES, (run_key,)))
-    judgments = _BySlot(reader.each(_JUDGMENTS, (run_key, evaluation_no)))
-    carried = _BySlot(reader.each(_CARRIED, (run_key,)))
-    for slot_no, variant_no, repetition, case_no, case_id, digest, metadata in reader.each(_SLOTS, (run_key,)):
-        tried = tuple(
-            _attempt(reader, history, row)
-            for row in attempts.take(slot_no)
-            if row[1] <= history.attempts[slot_no]
-        )  # fmt: skip
-        sent = tuple(
-            _dispatch(history, row)
-            for row in dispatches.take(slot_no)
-            if (row[2], row[3]) not in history.later_dispatches
-        )  # fmt: skip
-        selected = history.selected_at[slot_no] > 0
-        given = [
-            _judgment(history, evaluation_no, row)
-            for row in judgments.take(slot_no)
-            if selected and row[2] == history.attempts[slot_no]
-        ]
+
+def slot_rows(
+    turn: Callable[[], Reader], history: RunHistory, *, evaluation_no: int, with_texts: bool = True
+) -> Iterator[SlotRow]:
+    """Every planned observation of the run, as it stood at the event of ``history``.
+
+    ``turn`` gives the view to read the next part with (`views`). Without texts an observation says that there is an
+    answer, and not which.
+    """
+    for first in range(0, history.planned, _SLOTS_AT_ONCE):
+        yield from _part(turn(), history, (first, first + _SLOTS_AT_ONCE), evaluation_no, with_texts=with_texts)
+
+
+def _part(
+    reader: Reader, history: RunHistory, part: tuple[int, int], evaluation_no: int, *, with_texts: bool
+) -> Iterator[SlotRow]:
+    which = (history.run_key, *part)
+    attempts = _by_slot(reader.each(_ATTEMPTS if with_texts else _ATTEMPTS_ALONE, which))
+    dispatches = _by_slot(reader.each(_DISPATCHES, which))
+    judgments = _by_slot(reader.each(_JUDGMENTS, (*which, evaluation_no)))
+    later, tries = history.later_dispatches, history.attempts
+    for slot_no, variant_no, repetition, case_no, case_id, digest, metadata in reader.rows(_SLOTS, which):
+        newest, selected_at = tries[slot_no], history.selected_at[slot_no]
+        tried = [_attempt(reader, history, row) for row in attempts(slot_no) if row[1] <= newest]
+        sent = [_dispatch(history, row) for row in dispatches(slot_no) if not later or (row[2], row[3]) not in later]
+        given = [_judgment(history, evaluation_no, row) for row in judgments(slot_no) if row[2] == newest]
         yield SlotRow(
             slot_no, variant_no, repetition, case_no, case_id, digest, metadata, history.state_of(slot_no).value,
-            history.reasons.get(slot_no), history.selected_at[slot_no], tried, sent,
-            tuple(one for one in given if one is not None),
-            frozenset((row[2], row[3]) for row in carried.take(slot_no) if row[1] == history.attempts[slot_no]),
+            history.reasons.get(slot_no), selected_at, tuple(tried), tuple(sent),
+            tuple(one for one in given if one is not None) if selected_at else (),
         )  # fmt: skip
 
 
@@ -238,7 +249,7 @@ def _judgment(history: RunHistory, evaluation_no: int, row: Any) -> GivenJudgmen
     """The judgment as it was given, None where it had not been."""
     slot_no, judge_no, attempt_no, sample_no, state, passed, score, reason, explanation, reused_from = row
     key = (evaluation_no, judge_no, slot_no, attempt_no, sample_no)
-    if key in history.later_judgments:
+    if history.later_judgments and key in history.later_judgments:
         before = history.judged_before.get(key)
         if before is None:
             return None

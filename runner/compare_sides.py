@@ -14,6 +14,7 @@ from ..ledger.ledger import Reader
 from ..ledger.report_rows import GivenJudgment, SlotRow
 from ..ledger.report_sums import JudgeRow, judge_rows
 from ..ledger.run_reads import RunRow
+from ..ledger.views import Views
 from .compare_document import SidePart
 from .report_figures import population_of_counts
 from .report_options import ReportOptions, SliceTerm
@@ -86,20 +87,22 @@ def sides_of_one_run(reader: Reader, text: str) -> tuple[SideText, SideText]:
     return attrs.evolve(side, variant=names[0]), attrs.evolve(side, variant=names[1])
 
 
-def read_side(reader: Reader, side: SideText, terms: tuple[SliceTerm, ...]) -> Side:
+def read_side(views: Views, side: SideText, terms: tuple[SliceTerm, ...]) -> Side:
     """Everything that is compared of that side.
 
     Raises UsageError for a variant or event that is not there, and EvaluationNotFound.
     """
     options = ReportOptions(at=side.event, terms=terms, evaluation=side.evaluation)
-    source = report_source(reader, side.run, options)
+    source = report_source(views, side.run, options)
     number, name = _variant(side, source.variants)
-    rows = [] if source.evaluation is None else judge_rows(reader, side.run.run_key, source.evaluation.evaluation_no)
+    rows = (
+        [] if source.evaluation is None else judge_rows(views.reader, side.run.run_key, source.evaluation.evaluation_no)
+    )
     judges = {row.name: row for row in rows}
     cells: dict[tuple[str, int], Cell] = {}
     metadata: dict[str, dict[str, Any]] = {}
     states: Counter[str] = Counter()
-    for row, known in source.rows():
+    for row, known in source.rows(with_texts=False):
         if row.variant_no == number:
             states[row.state] += 1
             metadata[row.case_id] = known

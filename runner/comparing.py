@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from ..ledger.canonical import canonical_text
 from ..ledger.errors import UsageError
-from ..ledger.ledger import Ledger, Reader
+from ..ledger.ledger import Ledger
+from ..ledger.views import Views
 from .compare_document import Comparison
 from .compare_lines import ALPHA, Key, lines_of
 from .compare_sides import Side, read_side, side_text, sides_of_one_run
@@ -38,19 +39,19 @@ def compare(
     """
     if not 0 <= min_coverage <= 1:
         raise UsageError(f"a coverage of {min_coverage} is no share", "name one from 0 to 1")
-    with ledger.reading() as reader:
-        first, second = _read(reader, baseline, candidate, terms)
+    with Views.of(ledger) as views:
+        first, second = _read(views, baseline, candidate, terms)
         return compare_sides(
             first, second, ledger=str(ledger.path), terms=terms, by=by, per_case=per_case, min_coverage=min_coverage
         )
 
 
-def _read(reader: Reader, baseline: str, candidate: str | None, terms: tuple[SliceTerm, ...]) -> tuple[Side, Side]:
+def _read(views: Views, baseline: str, candidate: str | None, terms: tuple[SliceTerm, ...]) -> tuple[Side, Side]:
     if candidate is None:
-        texts = sides_of_one_run(reader, baseline)
+        texts = sides_of_one_run(views.reader, baseline)
     else:
-        texts = side_text(reader, baseline), side_text(reader, candidate)
-    return read_side(reader, texts[0], terms), read_side(reader, texts[1], terms)
+        texts = side_text(views.reader, baseline), side_text(views.reader, candidate)
+    return read_side(views, texts[0], terms), read_side(views, texts[1], terms)
 
 
 def compare_sides(

@@ -11,6 +11,7 @@ from ..ledger.canonical import parse_json
 from ..ledger.errors import UsageError
 from ..ledger.ledger import Ledger, Reader
 from ..ledger.run_reads import RunRow, find_run
+from ..ledger.views import Views
 from .compare_sides import SideText, read_side, side_text
 from .comparing import compare_sides
 from .gate_document import GateLine, GateReport, GateVerdict
@@ -59,11 +60,11 @@ def gate(
         row = find_run(reader, run)
         spec = gates or gates_of(row)
     with open_report(ledger, row.run_id, asked) as report:
-        reader, summary = report.source.reader, report.summary
+        views, summary = report.source.views, report.summary
         pinned = attrs.evolve(asked, at=summary.event)
-        against = _baseline(reader, row, spec, summary, baseline)
+        against = _baseline(views.reader, row, spec, summary, baseline)
         gated = [name for name in _names(summary) if _is_gated(name, spec, against, row)]
-        lines = list(_lines(reader, row, summary, spec, pinned, gated, against, str(ledger.path)))
+        lines = list(_lines(views, row, summary, spec, pinned, gated, against, str(ledger.path)))
     if not lines:
         raise UsageError(f"the gates of run {row.run_id} hold it to nothing", "name a limit, such as min_score")
     verdict = _verdict(lines)
@@ -120,7 +121,7 @@ def _is_gated(name: str, spec: GatesSpec, against: SideText | None, run: RunRow)
 
 
 def _lines(
-    reader: Reader,
+    views: Views,
     run: RunRow,
     summary: RunReport,
     spec: GatesSpec,
@@ -136,7 +137,7 @@ def _lines(
     if spec.compares:
         for name in gated:
             side = attrs.evolve(_own(run, name, options), evaluation=options.evaluation)
-            yield from _against(reader, side, against, spec, options.terms, ledger)
+            yield from _against(views, side, against, spec, options.terms, ledger)
     yield from duration_lines(summary, spec, gated)
     yield from count_lines(summary, spec, gated)
     yield from money_lines(summary, spec)
@@ -147,7 +148,7 @@ def _own(run: RunRow, variant: str, options: ReportOptions) -> SideText:
 
 
 def _against(
-    reader: Reader,
+    views: Views,
     side: SideText,
     against: SideText | None,
     spec: GatesSpec,
@@ -161,7 +162,7 @@ def _against(
             why = "there is no baseline: name one with --baseline, or in the gates"
             yield gate_line(key, limit, None, None, why, side.variant, name or None)
         return
-    sides = read_side(reader, against, terms), read_side(reader, side, terms)
+    sides = read_side(views, against, terms), read_side(views, side, terms)
     found = compare_sides(*sides, ledger=ledger, terms=terms, min_coverage=spec.min_coverage)
     for key, name, limit in gates:
         chosen = regression_candidates(found.lines, name)

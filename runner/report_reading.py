@@ -1,4 +1,4 @@
-"""A report, read: one consistent view of the ledger, pinned to an event. Makes no call and changes nothing.
+"""A report, read: everything of a run up to an event, and nothing of what came after. Makes no call, changes nothing.
 
 `open_report` goes through the run once for its figures; `Report.slots` goes through it again, slot by slot, for the
 formats that list every planned observation. So memory grows with the cases, not with the answers.
@@ -16,12 +16,13 @@ import attrs
 from ..ledger import run_reads
 from ..ledger.canonical import canonical_text
 from ..ledger.evaluations import INLINE, EvaluationRow, evaluations_of, find_evaluation
-from ..ledger.history import RunHistory, history_at
+from ..ledger.history import RunHistory, history_at, note_what_came_later
 from ..ledger.ledger import Ledger, Reader
 from ..ledger.report_rows import SlotRow, slot_rows
 from ..ledger.report_sums import judge_rows
 from ..ledger.run_reads import RunRow
 from ..ledger.states import SlotState
+from ..ledger.views import Views
 from .instants import instant
 from .report_document import (
     EvaluationLine,
@@ -66,7 +67,7 @@ class Report:
 class ReportSource:
     """Where a report is read from."""
 
-    reader: Reader
+    views: Views
     run: RunRow
     history: RunHistory
     options: ReportOptions
@@ -75,14 +76,19 @@ class ReportSource:
     variants: dict[int, str]
 
     @property
+    def reader(self) -> Reader:
+        """The present view, for what is read at once."""
+        return self.views.reader
+
+    @property
     def judge_names(self) -> dict[int, str]:
         return {judge.judge_no: judge.name for judge in self.judges}
 
-    def rows(self) -> Iterator[tuple[SlotRow, dict[str, Any]]]:
-        """The planned observations of the slice with their case's metadata."""
+    def rows(self, *, with_texts: bool = True) -> Iterator[tuple[SlotRow, dict[str, Any]]]:
+        """The planned observations of the slice with their case's metadata; without texts as `slot_rows` says."""
         number = 0 if self.evaluation is None else self.evaluation.evaluation_no
         case_no, metadata = 0, dict[str, Any]()
-        for row in slot_rows(self.reader, self.history, evaluation_no=number):
+        for row in slot_rows(self.views.turn, self.history, evaluation_no=number, with_texts=with_texts):
             if row.case_no != case_no:
                 case_no, metadata = row.case_no, metadata_of(row.metadata)
             if all(term.fits(metadata) for term in self.options.terms):
@@ -101,8 +107,8 @@ def open_report(
 
     Raises RunNotFound, RunAmbiguous, EvaluationNotFound, and UsageError for an event that the run does not have.
     """
-    with ledger.reading() as reader:
-        source = report_source(reader, run_reads.find_run(reader, run_id), options or ReportOptions())
+    with Views.of(ledger) as views:
+        source = report_source(views, run_reads.find_run(views.reader, run_id), options or ReportOptions())
         yield Report(_summary(source, str(ledger.path), ledger_option), source)
 
 
@@ -114,13 +120,16 @@ def report_of(
         return report.summary
 
 
-def report_source(reader: Reader, run: RunRow, options: ReportOptions) -> ReportSource:
+def report_source(views: Views, run: RunRow, options: ReportOptions) -> ReportSource:
     """The run at the event, with what is read of it; raises as `open_report` does."""
-    history = history_at(reader, run.run_key, options.at)
+    history = history_at(views.reader, run.run_key, options.at, turn=views.turn)
+    views.on_renewal.append(lambda newer: note_what_came_later(newer, history))
+    reader = views.turn()
+    note_what_came_later(reader, history)  # what the views that it was read with did not know
     evaluation = _evaluation(reader, history, options.evaluation)
     judges = () if evaluation is None else _judges(reader, evaluation)
     variants = {one.variant_no: one.name for one in run_reads.variants_of(reader, run.run_key)}
-    return ReportSource(reader, run, history, options, evaluation, judges, variants)
+    return ReportSource(views, run, history, options, evaluation, judges, variants)
 
 
 def _evaluation(reader: Reader, history: RunHistory, asked: str | None) -> EvaluationRow | None:
@@ -157,7 +166,7 @@ class _Collected:
 
 def _collect(source: ReportSource) -> _Collected:
     found = _Collected(_figures(source), Times(), [], {})
-    for row, metadata in source.rows():
+    for row, metadata in source.rows(with_texts=False):
         found.figures.add(row)
         found.metadata_keys.update(metadata)
         found.times.add(row, source.variants[row.variant_no])
@@ -233,7 +242,7 @@ def _slice(source: ReportSource, planned: int) -> SlicePart | None:
     if not terms:
         return None
     without = 0
-    for row in slot_rows(source.reader, source.history, evaluation_no=0):
+    for row in slot_rows(source.views.turn, source.history, evaluation_no=0, with_texts=False):
         metadata = metadata_of(row.metadata)
         without += any(term.key not in metadata for term in terms)
     return SlicePart(

@@ -83,6 +83,8 @@ def _shown(text: str) -> tuple[Any, bool]:
 
 
 def _flags(text: str) -> list[str]:
+    if text == "[]":
+        return []
     found = parse_json(text)
     assert isinstance(found, list)
     return [str(flag) for flag in found]

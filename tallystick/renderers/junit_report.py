@@ -21,21 +21,22 @@ _TEXT_MAX: Final = 2_000
 
 
 def junit_report(report: Report) -> Iterator[str]:
-    """Its pieces."""
+    """Its pieces. The tests are kept until their sums are known, which stand before them."""
     names = [one.name for one in report.summary.variants]
     counts = {name: Counter[str]() for name in names}
     seconds = dict.fromkeys(names, 0.0)
+    cases: dict[str, list[str]] = {name: [] for name in names}
     for slot in report.slots():
-        counts[slot.variant][outcome_of(report.summary, slot)[0]] += 1
+        outcome = outcome_of(report.summary, slot)
+        counts[slot.variant][outcome[0]] += 1
         seconds[slot.variant] += slot.seconds or 0.0
+        cases[slot.variant].append(_case(slot, *outcome))
     total = sum(counts.values(), Counter[str]())
     yield '<?xml version="1.0" encoding="UTF-8"?>\n'
     yield f"<testsuites {_attributes(report.summary.name, total, sum(seconds.values()))}>\n"
     for name in names:
         yield f"  <testsuite {_attributes(name, counts[name], seconds[name])}>\n"
-        for slot in report.slots():
-            if slot.variant == name:
-                yield _case(report.summary, slot)
+        yield from cases[name]
         yield "  </testsuite>\n"
     yield "</testsuites>\n"
 
@@ -63,8 +64,7 @@ def outcome_of(summary: RunReport, slot: SlotLine) -> tuple[str, str, str]:
     return "passed", "", ""
 
 
-def _case(summary: RunReport, slot: SlotLine) -> str:
-    outcome, kind, message = outcome_of(summary, slot)
+def _case(slot: SlotLine, outcome: str, kind: str, message: str) -> str:
     name = slot.case if slot.repetition == 1 else f"{slot.case} [{slot.repetition}]"
     time = "" if slot.seconds is None else f' time="{slot.seconds:.6f}"'
     head = f"    <testcase classname={_quoted(slot.variant)} name={_quoted(name)}{time}"

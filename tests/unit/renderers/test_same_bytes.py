@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import attrs
@@ -10,16 +11,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from tallystick.ledger import coordinators, planning
+from tallystick.ledger import coordinators, history, planning, report_rows, run_ends, views
 from tallystick.ledger.errors import TransitionRefused
 from tallystick.ledger.judgments import add_judgments
 from tallystick.ledger.ledger import Ledger
+from tallystick.ledger.readers import Reader
 from tallystick.ledger.records import JudgmentRow
+from tallystick.ledger.settlements import Decision, Settlement, settle_unknown
 from tallystick.renderers.files import ReportForm
 from tests.unit.ledger.factories import budget, case_rows, run_plan
 from tests.unit.ledger.test_history import newest_event
 from tests.unit.ledger.test_model import SLOTS, LedgerMachine
-from tests.unit.renderers.made_runs import WORK_ORDER, answer, every_row, judge, rendered, troubled_run
+from tests.unit.renderers.made_runs import WORK_ORDER, answer, every_row, fail, judge, lose, rendered, troubled_run
 
 
 class ReportMachine(LedgerMachine):
@@ -93,3 +96,46 @@ def test_a_report_of_a_live_run_is_the_same_at_its_event(ledger: Ledger, form: R
     judge(ledger, run.run_key, 6, False)
     assert rendered(ledger, run.run_id, form) != then
     assert rendered(ledger, run.run_id, form, at=event_no) == then
+
+
+@pytest.mark.parametrize("form", [ReportForm.JSON, ReportForm.CSV, ReportForm.HTML])
+def test_a_long_report_goes_on_with_newer_views_and_shows_nothing_that_happened_since(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, form: ReportForm
+) -> None:
+    run = troubled_run(ledger)
+    lost = lose(ledger, run.run_key, 9)
+    expected = rendered(ledger, run.run_id, form)
+    monkeypatch.setattr(views, "RENEWED_SECONDS", -1)
+    monkeypatch.setattr(report_rows, "_SLOTS_AT_ONCE", 1)
+    monkeypatch.setattr(history, "_EVENTS_AT_ONCE", 3)
+    steps = iter([
+        lambda: judge(ledger, run.run_key, 6, True),
+        lambda: answer(ledger, run.run_key, 8),
+        lambda: ledger.write(lambda tx: settle_unknown(tx, Settlement(lost, 1, Decision.GIVE_UP, "me", "why"))),
+        lambda: fail(ledger, run.run_key, 10),
+        lambda: ledger.write(lambda tx: run_ends.retry(tx, run.run_key, state="failed", reason=None)),
+    ])  # fmt: skip
+    turn = views.Views.turn
+
+    def turned(self: views.Views) -> Reader:
+        for step in itertools.islice(steps, 1):
+            step()
+        return turn(self)
+
+    monkeypatch.setattr(views.Views, "turn", turned)
+    assert rendered(ledger, run.run_id, form) == expected
+    assert next(steps, None) is None  # all of it happened meanwhile
+    assert rendered(ledger, run.run_id, form) != expected
+
+
+def test_a_view_is_left_for_a_newer_one_when_it_is_old(ledger: Ledger) -> None:
+    clock = iter([0.0, 1.0, 5.0, 5.0, 6.0]).__next__
+    told: list[Reader] = []
+    with views.Views.of(ledger, seconds_max=2.0, clock=clock) as found:
+        found.on_renewal.append(told.append)
+        first = found.reader
+        assert found.turn() is first
+        second = found.turn()
+        assert second is not first
+        assert found.turn() is second is found.reader
+        assert told == [second]
