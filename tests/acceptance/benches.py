@@ -72,6 +72,10 @@ class Bench:
         """Start a runner that goes on with that run."""
         return (site or self.site).start("resume", name, environment=self.locks, crashpoint=crashpoint)
 
+    def told(self, *arguments: object, site: Site | None = None, statuses: Sequence[int] | None = None) -> Any:
+        """The JSON that a command prints which may come to the device."""
+        return (site or self.site).told(*arguments, environment=self.locks, statuses=statuses)
+
     def holder(self, site: Site | None = None) -> str:
         """The name of the run that holds the device in that ledger, empty where none does."""
         found = rows(

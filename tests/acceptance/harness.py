@@ -367,9 +367,14 @@ class Site:
         told: dict[str, Any] = self.told("status", *([run] if run else []), "--json")
         return told
 
-    def told(self, *arguments: object, statuses: Sequence[int] | None = None) -> Any:
+    def told(
+        self,
+        *arguments: object,
+        environment: Mapping[str, str] | None = None,
+        statuses: Sequence[int] | None = None,
+    ) -> Any:
         """The JSON that a reading command prints."""
-        made = self.start(*arguments)
+        made = self.start(*arguments, environment=environment)
         status = made.ended()
         assert statuses is None or status in statuses, f"exit {status}\n{made.out}\n{made.err}"
         try:
