@@ -16,7 +16,7 @@ from tallystick.ledger.crashpoints import CRASHPOINTS
 from .harness import FIXTURES, Request, Site, read_requests
 from .invariants import check_invariants, rows
 from .orders import case, http_order
-from .test_conversation_crash_points import OF_CONVERSATIONS
+from .test_conversation_crash_points import SCENARIOS as OF_CONVERSATIONS
 from .test_judging_crashes import SCENARIOS as OF_JUDGING
 from .test_snapshots import SCENARIOS as OF_SNAPSHOTS
 
