@@ -279,7 +279,16 @@ KINDS = (
     "### Targets that are devices",
 )
 # Tokens of this form that are no reasons: log events, crash points, file names.
-NO_REASONS = {"late.lost", "late.unheard", "session.end_failed", "target.close_failed", "target.py", "case.id", "execution.backoff"}
+NO_REASONS = {
+    "late.lost",
+    "late.unheard",
+    "session.end_failed",
+    "device.let_go_failed",
+    "target.close_failed",
+    "target.py",
+    "case.id",
+    "execution.backoff",
+}
 
 
 def test_every_reason_of_a_target_is_listed_under_its_kind() -> None:
