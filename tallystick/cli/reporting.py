@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -12,9 +13,10 @@ import attrs
 from ..ledger.ledger import Ledger
 from ..renderers.files import ReportForm, form_of, pieces_of, write_whole
 from ..runner.report_options import ReportOptions, slice_term
-from ..runner.report_reading import open_report
+from ..runner.report_reading import Report, open_report
 from .choosing import named_or_newest
 from .report_screen import show_report
+from .screen import PlainScreen
 from .settings import Settings
 
 __all__ = ["ReportWish", "give_report"]
@@ -42,17 +44,26 @@ def give_report(settings: Settings, run: str | None, wish: ReportWish) -> int:
     with Ledger.open(settings.ledger_path) as ledger:
         found = named_or_newest(ledger, run)
         with open_report(ledger, found.run_id, options, ledger_option=settings.ledger_option) as report:
-            if form is None:
+            if form is None and wish.output is None:
                 show_report(settings.screen(), report.summary)
             elif wish.output is None or str(wish.output) == "-":
-                for piece in pieces_of(report, form):
+                for piece in _pieces(report, form):
                     sys.stdout.write(piece)
                 sys.stdout.flush()
             else:
-                write_whole(wish.output, pieces_of(report, form))
+                write_whole(wish.output, _pieces(report, form))
                 with contextlib.suppress(OSError, ValueError):  # standard error may be closed
                     settings.progress_screen().line(f"wrote {wish.output}")
     return 0
+
+
+def _pieces(report: Report, form: ReportForm | None) -> Iterator[str]:
+    """The report in that form; without one, what a terminal shows, as plain lines."""
+    if form is not None:
+        return pieces_of(report, form)
+    lines = io.StringIO()
+    show_report(PlainScreen(lines), report.summary)
+    return iter([lines.getvalue()])
 
 
 def _form(settings: Settings, wish: ReportWish) -> ReportForm | None:

@@ -66,6 +66,8 @@ def test_a_report_goes_into_a_file_in_the_form_of_its_name(project: Project) -> 
         assert (done.status, done.out) == (0, "")
         assert (project.folder / name).read_text().startswith(beginning)
         assert f"wrote {project.folder / name}" in done.err
+    project.give("report", "asked", "--format", "terminal", "-o", project.folder / "r.txt")
+    assert (project.folder / "r.txt").read_text() == project.give("report", "asked").out
     assert project.give("report", "asked", "--format", "csv", "-o", "-").out.startswith("case,")
     refused = project.give("report", "asked", "-o", project.folder / "r.doc")
     assert (refused.status, "--format" in refused.err) == (2, True)

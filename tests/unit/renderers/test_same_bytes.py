@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -107,19 +108,21 @@ def test_a_long_report_goes_on_with_newer_views_and_shows_nothing_that_happened_
     expected = rendered(ledger, run.run_id, form)
     monkeypatch.setattr(views, "RENEWED_SECONDS", -1)
     monkeypatch.setattr(report_rows, "_SLOTS_AT_ONCE", 1)
-    monkeypatch.setattr(history, "_EVENTS_AT_ONCE", 3)
-    steps = iter([
+    monkeypatch.setattr(history, "_EVENTS_AT_ONCE", 8)
+    happens: list[Callable[[], object]] = [
         lambda: judge(ledger, run.run_key, 6, True),
         lambda: answer(ledger, run.run_key, 8),
         lambda: ledger.write(lambda tx: settle_unknown(tx, Settlement(lost, 1, Decision.GIVE_UP, "me", "why"))),
         lambda: fail(ledger, run.run_key, 10),
         lambda: ledger.write(lambda tx: run_ends.retry(tx, run.run_key, state="failed", reason=None)),
-    ])  # fmt: skip
-    turn = views.Views.turn
+    ]  # fmt: skip
+    steps = iter(happens)
+    turn, turns = views.Views.turn, itertools.count()
 
     def turned(self: views.Views) -> Reader:
-        for step in itertools.islice(steps, 1):
-            step()
+        if next(turns) % 3 == 1:  # some while the events are read, some while the observations are
+            for step in itertools.islice(steps, 1):
+                step()
         return turn(self)
 
     monkeypatch.setattr(views.Views, "turn", turned)
