@@ -9,11 +9,11 @@ from __future__ import annotations
 import attrs
 
 from . import budgets
-from .attempts import intend_call, record_unknown, stay_unknown, unknown_sends
+from .attempts import intend_call, record_unknown, stay_unknown
 from .crashpoints import crashpoint
 from .errors import TransitionRefused
 from .moves import add_attempt, add_observation, claim, end_dispatch, end_slot, move_attempt, record_event
-from .open_calls import AttemptCalls, next_of
+from .open_calls import AttemptCalls, calls_of, next_of
 from .records import Artifact, Begun, DispatchFacts, DispatchKey, Intent, Waiting
 from .states import AttemptState, DispatchState, NextStep, SlotState
 from .transaction import Transaction
@@ -106,11 +106,18 @@ def break_off(
 ) -> SlotState:
     """End a running attempt between two of its calls; its slot waits for a new attempt. Nobody is to blame.
 
-    The attempt stays unknown where one of its dispatches is: one whose call was answered when it was sent again.
+    The attempt stays unknown where one of its dispatches is: one whose call was answered when it was sent again. Raises
+    TransitionRefused while one of its calls is under way, or has no outcome.
     """
+    calls = calls_of(tx, key.run_key, key.slot_no, key.attempt_no)
+    if calls.open:
+        raise TransitionRefused(
+            f"attempt {key.attempt_no} of slot {key.slot_no} has a call without an outcome and cannot be broken off",
+            "look at it with `tallystick show`", "attempt", "interrupted",
+        )  # fmt: skip
     facts = DispatchFacts(DispatchState.REFUSED, reason, message, settled_by="runner")
     waiting = Waiting(NextStep.NEW, not_before_us)
-    if unknown_sends(tx, key)[1]:
+    if calls.has_unknown:
         return stay_unknown(tx, key, facts, waiting=waiting, suspect=suspect)
     move_attempt(tx, key, AttemptState.INTERRUPTED, AttemptState.RUNNING, facts)
     end_slot(tx, key, SlotState.PENDING, waiting=waiting, reason=reason, suspect=suspect)

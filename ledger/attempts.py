@@ -209,7 +209,7 @@ def give_back(
     state = SlotState.PENDING if waiting else SlotState.UNAVAILABLE
     end_slot(tx, key, state, waiting=waiting, reason=reason)
     record_event(tx, key, "attempt.given_back", facts, {
-        "not_before": waiting.not_before_us if waiting else -1, "attempt_state": ended,
+        "not_before": waiting.not_before_us if waiting else -1, "attempt_state": ended, "message": message,
     })  # fmt: skip
     return state
 

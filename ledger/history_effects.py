@@ -13,6 +13,7 @@ from .evaluations import INLINE
 from .history import Mark, OpenAttempt, OpenDispatch, RunHistory, SessionSpan
 from .standing import numbers_of
 from .states import CallOwner, DispatchState, NextStep, RunState, SlotState
+from .verdicts import NoVerdictReason
 
 __all__ = ["EFFECTS", "INTENTS", "WITHOUT_EFFECT", "note_later"]
 
@@ -78,6 +79,10 @@ def _known(history: RunHistory, mark: Mark) -> None:
 def _given_back(history: RunHistory, mark: Mark) -> None:
     body = mark.body
     _end(history, body, SlotState.UNAVAILABLE if body["not_before"] < 0 else SlotState.PENDING, body["reason"])
+    if body.get("attempt_state") == "unknown":
+        # An earlier turn of it was answered when it was sent again: its first send stays unknown, and so does this.
+        open_one = OpenAttempt("unknown", mark.at_us, body["reason"], body["message"])
+        history.open_attempts[body["slot"], body["attempt"]] = open_one
 
 
 def _failed(history: RunHistory, mark: Mark) -> None:
@@ -177,7 +182,23 @@ def _fits(found: str | None, wanted: str | None, exactly: bool) -> bool:
 
 
 def _planned(history: RunHistory, mark: Mark) -> None:
+    history.planned = mark.body["planned"]
     history.marks.append(mark)
+
+
+def _grown(history: RunHistory, mark: Mark) -> None:
+    history.planned = mark.body["planned"]
+    _is_open_again(history)
+
+
+def _slot_retried(history: RunHistory, mark: Mark) -> None:
+    history.put(mark.body["slot"], SlotState.PENDING, None)
+    _is_open_again(history)
+
+
+def _is_open_again(history: RunHistory) -> None:
+    if history.run_state == RunState.FINISHED:
+        history.run_state, history.ended_us = RunState.OPEN.value, None
 
 
 def _opened(history: RunHistory, mark: Mark) -> None:
@@ -220,6 +241,7 @@ def _contaminated(history: RunHistory, mark: Mark) -> None:
 def _judged(history: RunHistory, mark: Mark) -> None:
     for key, row in _judgments_of(mark.body):
         history.no_verdicts[key[0]] += row[2] is not None
+        history.out_of_budget[key[0]] += row[2] == NoVerdictReason.OUT_OF_BUDGET
         if key in history.later_judgments:
             history.judged_before[key] = row
 
@@ -235,6 +257,8 @@ def _judgments_of(body: dict[str, Any]) -> list[tuple[tuple[int, ...], list[Any]
 
 def _judgments_retried(history: RunHistory, mark: Mark) -> None:
     history.no_verdicts[mark.body["evaluation"]] -= mark.body["count"]
+    if mark.body["reason"] == NoVerdictReason.OUT_OF_BUDGET:
+        history.out_of_budget[mark.body["evaluation"]] -= mark.body["count"]
     history.ended_evaluations.discard(mark.body["evaluation"])
     if mark.body["evaluation"] == INLINE and history.run_state == RunState.FINISHED:
         history.run_state, history.ended_us = RunState.OPEN.value, None
@@ -290,6 +314,7 @@ EFFECTS: Final[dict[str, Effect]] = {
     "run.cancelled": _cancelled,
     "run.custody_lost": _noted,
     "run.finished": _finished,
+    "run.grown": _grown,
     "run.left": _left,
     "run.moving": _noted,
     "run.opened": _opened,
@@ -301,6 +326,7 @@ EFFECTS: Final[dict[str, Effect]] = {
     "slot.parked": _parked,
     "slot.unavailable": _slot_unavailable,
     "slot.unknown": _slot_unknown,
+    "slot.retried": _slot_retried,
     "slots.retried": _retried,
     "slots.unavailable": _slots_unavailable,
     "slots.unknown": _slots_unknown,
