@@ -210,8 +210,8 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "call.without_dispatch",
         "calls were recorded and have no dispatch",
-        "SELECT 'call ' || c.call_id FROM calls c JOIN runs r ON r.run_key = c.run_key AND r.state <> 'importing'"
-        " WHERE c.owner = 'attempt'"
+        "SELECT 'call ' || c.call_id FROM calls c LEFT JOIN runs r ON r.run_key = c.run_key"
+        " WHERE coalesce(r.state, '') <> 'importing'"
         " AND NOT EXISTS (SELECT 1 FROM dispatches d WHERE d.call_id = c.call_id)",
         _RESTORE,
     ),

@@ -6,51 +6,51 @@ Costs by the size of the ledger: it reads every row and every artifact file.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
-import attrs
-
-from .artifacts import file_of, files_in
+from .artifacts import file_of
 from .canonical import digest_of_bytes
+from .check_judgments import JUDGMENT_RULES
 from .check_leases import LEASE_RULES
+from .check_leftovers import leftovers
 from .check_rules import RULES, Severity
+from .driver import SqliteError
 from .errors import LedgerDamaged
+from .failures import first_line, is_damage, is_of_file
+from .findings import Finding, finding_of
 from .history_check import differences
 from .ledger import Ledger, Reader
-from .processes import ProcessIdentity
 from .schema_rules import transition_rows, triggers, vocabularies
 from .transaction import chained_hash
 
 __all__ = ["Finding", "Severity", "check_ledger", "check_rows", "require_sound"]
 
-_EXAMPLES: Final = 3
-_ROWS_MAX: Final = 10_000
-
-
-@attrs.frozen
-class Finding:
-    """One thing that is not as it should be; ``what`` names the first places, ``remedy`` says what to do."""
-
-    code: str
-    severity: Severity
-    what: str
-    remedy: str
-
 
 def check_ledger(ledger: Ledger) -> list[Finding]:
-    """Everything that is found at one instant, errors first; empty: the ledger is sound."""
+    """Everything that is found at one instant, errors first; empty: the ledger is sound.
+
+    Where the file is so damaged that a part of it cannot be read, that is a finding, and the rest is looked at.
+    """
     with ledger.reading() as reader:
-        found = [
-            *_database(reader),
-            *_rules(reader),
-            *_events(reader),
-            *_history(reader),
-            *_digests(reader),
-            *_artifacts(ledger, reader),
-            *_dead_workers(ledger, reader),
-        ]
-    return sorted(found, key=lambda finding: finding.severity is not Severity.ERROR)
+        wanted: set[str] = set()
+        parts = (
+            _database(reader), _rules(reader), _events(reader), _history(reader), _digests(reader),
+            _artifacts(ledger, reader, wanted), leftovers(ledger, reader, wanted=wanted),
+        )  # fmt: skip
+        found = [finding for part in parts for finding in _readable(part)]
+    return sorted(set(found), key=lambda finding: (finding.severity is not Severity.ERROR, found.index(finding)))
+
+
+def _readable(part: Iterator[Finding]) -> Iterator[Finding]:
+    try:
+        yield from part
+    except SqliteError as problem:
+        if not (is_damage(problem) or is_of_file(problem)):
+            raise
+        yield Finding(
+            "database.unreadable", Severity.ERROR, f"a part of the file cannot be read: {first_line(problem)}", _REBUILD
+        )
 
 
 def check_rows(reader: Reader) -> Iterator[Finding]:
@@ -59,7 +59,7 @@ def check_rows(reader: Reader) -> Iterator[Finding]:
     For rows that are in no ledger yet; the file that holds them and the files beside it are not looked at.
     """
     broken = (f"{table} -> {parent}" for table, _, parent, _ in reader.each("PRAGMA foreign_key_check"))
-    yield from _one("database.reference", "rows refer to rows that are not there", broken, _REBUILD)
+    yield from finding_of("database.reference", "rows refer to rows that are not there", broken, _REBUILD)
     for look in (_rules, _events, _history, _digests):
         yield from look(reader)
 
@@ -76,26 +76,17 @@ def require_sound(ledger: Ledger) -> None:
         )
 
 
-def _one(
-    code: str, what: str, places: Iterable[str], remedy: str, severity: Severity = Severity.ERROR
-) -> Iterator[Finding]:
-    """At most one finding: what it is, how often, and the first places."""
-    listed = list(itertools.islice(places, _ROWS_MAX))
-    if not listed:
-        return
-    more = f" and {len(listed) - _EXAMPLES} more" if len(listed) > _EXAMPLES else ""
-    yield Finding(code, severity, f"{what}: {'; '.join(listed[:_EXAMPLES])}{more}", remedy)
-
-
 _REBUILD: Final = "copy the file aside, restore the newest backup, and check the disk"
 
 
 def _database(reader: Reader) -> Iterator[Finding]:
     problems = [row[0] for row in reader.rows("PRAGMA integrity_check(100)")]
-    yield from _one("database.integrity", "the file is damaged", (text for text in problems if text != "ok"), _REBUILD)
+    yield from finding_of(
+        "database.integrity", "the file is damaged", (text for text in problems if text != "ok"), _REBUILD
+    )
     broken = (f"{table} -> {parent}" for table, _, parent, _ in reader.each("PRAGMA foreign_key_check"))
-    yield from _one("database.reference", "rows refer to rows that are not there", broken, _REBUILD)
-    yield from _one(
+    yield from finding_of("database.reference", "rows refer to rows that are not there", broken, _REBUILD)
+    yield from finding_of(
         "database.rules", "rules of the schema are missing or changed", _missing_rules(reader),
         "something else has changed the file: export what you need and start a new ledger",
     )  # fmt: skip
@@ -116,13 +107,13 @@ def _missing_rules(reader: Reader) -> Iterator[str]:
 
 
 def _rules(reader: Reader) -> Iterator[Finding]:
-    for rule in (*RULES, *LEASE_RULES):
+    for rule in (*RULES, *LEASE_RULES, *JUDGMENT_RULES):
         places = (str(row[0]) for row in reader.each(rule.sql))
-        yield from _one(rule.code, rule.what, places, rule.remedy, rule.severity)
+        yield from finding_of(rule.code, rule.what, places, rule.remedy, rule.severity)
 
 
 def _events(reader: Reader) -> Iterator[Finding]:
-    yield from _one(
+    yield from finding_of(
         "events.chain", "the history of runs is broken", _broken_chains(reader),
         "the history was changed: trust neither it nor a snapshot of it, and restore a backup",
     )  # fmt: skip
@@ -135,14 +126,14 @@ def _events(reader: Reader) -> Iterator[Finding]:
             " FROM runs r WHERE r.state NOT IN ('planning', 'importing') AND told <> found"
         )
     )
-    yield from _one(
+    yield from finding_of(
         "events.dispatches", "the history tells of other dispatches than there are", uncounted,
         "events or dispatches were removed: restore a backup",
     )  # fmt: skip
 
 
 def _history(reader: Reader) -> Iterator[Finding]:
-    yield from _one(
+    yield from finding_of(
         "events.history", "the history of runs tells otherwise than their rows", differences(reader),
         "rows were changed behind the ledger's back, or this is a defect of ours: restore a backup, and report it",
     )  # fmt: skip
@@ -176,7 +167,7 @@ def _digests(reader: Reader) -> Iterator[Finding]:
         )
         if digest_of_bytes(answer.encode()) != digest
     )
-    yield from _one("observation.digest", "answers are not what was observed", answers, _REBUILD)
+    yield from finding_of("observation.digest", "answers are not what was observed", answers, _REBUILD)
     turns = (
         f"slot {slot_no} attempt {attempt_no} turn {turn} of run {run_id}"
         for run_id, slot_no, attempt_no, turn, answer, digest in reader.each(
@@ -186,7 +177,7 @@ def _digests(reader: Reader) -> Iterator[Finding]:
         )
         if digest_of_bytes(answer.encode()) != digest
     )
-    yield from _one("turn.digest", "answers of turns are not what was committed", turns, _REBUILD)
+    yield from finding_of("turn.digest", "answers of turns are not what was committed", turns, _REBUILD)
     payloads = (
         f"call {call_id}"
         for call_id, payload, digest in reader.each(
@@ -194,20 +185,13 @@ def _digests(reader: Reader) -> Iterator[Finding]:
         )
         if digest_of_bytes(payload) != digest
     )
-    yield from _one("call.digest", "requests are not what was sent", payloads, _REBUILD)
+    yield from finding_of("call.digest", "requests are not what was sent", payloads, _REBUILD)
 
 
-def _artifacts(ledger: Ledger, reader: Reader) -> Iterator[Finding]:
-    wanted: set[str] = set()
-    damaged = _damaged_artifacts(reader, wanted)
-    yield from _one(
-        "artifact.damaged", "artifacts are missing or are not what was kept", damaged,
+def _artifacts(ledger: Ledger, reader: Reader, wanted: set[str]) -> Iterator[Finding]:
+    yield from finding_of(
+        "artifact.damaged", "artifacts are missing or are not what was kept", _damaged_artifacts(reader, wanted),
         f"restore their files in {ledger.path.name}.d/artifacts from a backup",
-    )  # fmt: skip
-    yield from _one(
-        "artifact.orphan", "files belong to no artifact: a process died before it recorded them",
-        (path.name for path in files_in(reader.artifacts) if path.name not in wanted),
-        "delete them while nothing runs", Severity.WARNING,
     )  # fmt: skip
 
 
@@ -219,36 +203,10 @@ def _damaged_artifacts(reader: Reader, wanted: set[str]) -> Iterator[str]:
             if not path.is_file():
                 yield f"{digest} (missing)"
                 continue
-            data = path.read_bytes()
+            try:
+                data = path.read_bytes()
+            except OSError as problem:
+                yield f"{digest} ({problem.strerror})"
+                continue
         if len(data) != size or digest_of_bytes(data) != digest:
             yield digest
-
-
-def _dead_workers(ledger: Ledger, reader: Reader) -> Iterator[Finding]:
-    dead = {
-        worker_id
-        for worker_id, pid, ticks, boot, host, ended in reader.each(
-            "SELECT worker_id, pid, start_ticks, boot_id, host, ended_us FROM workers"
-        )
-        if ended is not None or ledger.is_dead(worker_id, ProcessIdentity(pid, ticks, boot, host))
-    }
-    leases = (
-        resource
-        for resource, worker_id in reader.each("SELECT resource, worker_id FROM leases WHERE state = 'held'")
-        if worker_id in dead
-    )
-    yield from _one(
-        "lease.dead_holder", "leases are held by processes that have died", leases,
-        "go on with `tallystick resume`, which takes them over", Severity.WARNING,
-    )  # fmt: skip
-    plans = (
-        f"run {run_id}"
-        for run_id, worker_id in reader.each(
-            "SELECT run_id, made_by FROM runs WHERE state IN ('planning', 'importing')"
-        )
-        if worker_id in dead
-    )
-    yield from _one(
-        "run.half_planned", "runs were being written by processes that have died", plans,
-        "the next `tallystick run` removes plans, the next `tallystick import` what an import left", Severity.WARNING,
-    )  # fmt: skip

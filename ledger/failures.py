@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Final
 
 from .driver import SqliteError
-from .errors import LedgerDamaged, LedgerError, LedgerFailed, LedgerUnreadable
+from .errors import LedgerDamaged, LedgerError, LedgerFailed, LedgerReadOnly, LedgerUnreadable, TallystickError
 
 __all__ = [
     "as_failure",
@@ -18,10 +19,13 @@ __all__ = [
     "is_of_the_disk",
     "remedy_of",
     "unreadable",
+    "unwritable",
 ]
 
 # The primary result codes of SQLite (sqlite.org/rescode.html).
 _DAMAGE: Final = frozenset({11, 26})  # CORRUPT, NOTADB
+_FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_FORBIDDEN_WORDS: Final = ("readonly", "read-only", "unable to open")
 _OF_FILE: Final = frozenset({3, 5, 6, 7, 10, 13, 14, 15, 22})  # PERM … NOLFS: the disk, its locks, its room
 
 
@@ -62,6 +66,16 @@ def unreadable(path: Path, problem: BaseException) -> LedgerError:
     if is_damage(problem):
         return LedgerDamaged(f"the ledger {path} is damaged: {text}", "run `tallystick ledger check`", str(path))
     return LedgerUnreadable(f"the ledger {path} could not be read: {text}", remedy_of(problem), str(path))
+
+
+def unwritable(path: Path, problem: BaseException, verb: str, *, kind: str = "ledger") -> TallystickError:
+    """The error for a ledger or a file beside it that could not be created, upgraded or written."""
+    text = (problem.strerror or "") if isinstance(problem, OSError) else first_line(problem)
+    if getattr(problem, "errno", None) in _FORBIDDEN or any(word in text.lower() for word in _FORBIDDEN_WORDS):
+        what = f"the {kind} {path} cannot be {verb} ({text})"
+        return LedgerReadOnly(what, "make it and its folder writable, or name another path with --ledger", str(path))
+    remedy = "free space on the ledger's disk" if is_full(problem) else "look after the ledger's disk"
+    return LedgerFailed(f"the {kind} {path} could not be {verb}: {text}", f"{remedy}, then start again")
 
 
 def _code(problem: BaseException) -> int:

@@ -11,6 +11,7 @@ from typing import Final
 import psutil
 
 from .errors import LedgerOnNetwork, LedgerReadOnly
+from .failures import unwritable
 
 __all__ = ["default_path", "filesystem_of", "make_side_folder", "refuse_network", "side_folder", "sync_names"]
 
@@ -77,11 +78,7 @@ def make_side_folder(path: Path) -> Path:
             str(path),
         ) from problem
     except OSError as problem:
-        raise LedgerReadOnly(
-            f"the folder of the ledger {path} cannot be written ({problem.strerror})",
-            "make it writable, or name another path with --ledger",
-            str(path),
-        ) from problem
+        raise unwritable(path, problem, "written") from problem
     return folder
 
 

@@ -5,21 +5,21 @@ Nothing is changed before the file is known to be a ledger, or known to be absen
 
 from __future__ import annotations
 
+import contextlib
 from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
 from . import driver, migrate
 from .errors import (
-    LedgerFailed,
+    LedgerDamaged,
     LedgerMissing,
     LedgerNewer,
     LedgerOutdated,
     LedgerReadOnly,
     NotALedger,
-    TallystickError,
 )
-from .failures import cause_of, first_line, is_full, is_of_the_disk
+from .failures import cause_of, is_damage, is_of_the_disk, unwritable
 from .location import make_side_folder, refuse_network, side_folder
 from .schema import SCHEMA_NUMBER
 from .turnstile import Turnstile
@@ -122,9 +122,11 @@ def prepare(path: Path, *, create: bool, upgrade: bool) -> None:
     if found is Found.CURRENT:
         return
     folder = make_side_folder(path)
-    turnstile = Turnstile(folder, remove_stalled=WorkerFolder(folder / "workers").remove_stalled)
     try:
-        with turnstile:
+        with contextlib.ExitStack() as stack:
+            turnstile = Turnstile(folder, remove_stalled=WorkerFolder(folder / "workers").remove_stalled)
+            stack.callback(turnstile.close)
+            stack.enter_context(turnstile)
             # Somebody else may have created or upgraded it while we stood in line.
             if look(path) is not Found.CURRENT:
                 migrate.migrate(path, backups=folder / "backups")
@@ -132,9 +134,7 @@ def prepare(path: Path, *, create: bool, upgrade: bool) -> None:
         cause = cause_of(problem)
         if not is_of_the_disk(cause):
             raise
-        raise _unwritable(path, cause, "created" if found in (Found.NOTHING, Found.EMPTY) else "upgraded") from problem
-    finally:
-        turnstile.close()
+        raise unwritable(path, cause, "created" if found in (Found.NOTHING, Found.EMPTY) else "upgraded") from problem
 
 
 def _refuse_unasked(path: Path, found: Found, *, create: bool, upgrade: bool) -> None:
@@ -155,15 +155,6 @@ def _refuse_unasked(path: Path, found: Found, *, create: bool, upgrade: bool) ->
         )  # fmt: skip
 
 
-def _unwritable(path: Path, problem: BaseException, verb: str) -> TallystickError:
-    text = first_line(problem)
-    if any(word in text.lower() for word in ("readonly", "read-only", "unable to open", "permission")):
-        what = f"the ledger {path} cannot be {verb} ({text})"
-        return LedgerReadOnly(what, "check its folder's permissions", str(path))
-    remedy = "free space on the ledger's disk" if is_full(problem) else "look after the ledger's disk"
-    return LedgerFailed(f"the ledger {path} could not be {verb}: {text}", f"{remedy}, then start again")
-
-
 def _newer(path: Path, number: int) -> LedgerNewer:
     return LedgerNewer(
         f"the ledger {path} has schema {number}, and this version knows schemas up to {SCHEMA_NUMBER}",
@@ -180,8 +171,13 @@ def _foreign(path: Path) -> NotALedger:
 
 def _unreadable(path: Path, problem: Exception) -> Exception:
     text = str(problem).lower()
-    if "not a database" in text or "malformed" in text:
-        return _foreign(path)
+    if is_damage(problem):
+        # Its header said that it is a ledger, or that it is new.
+        return LedgerDamaged(
+            f"the ledger {path} is damaged ({text})",
+            f"copy it aside, restore the newest backup (in {side_folder(path).name}/backups, where there is one), "
+            "and check the disk", str(path),
+        )  # fmt: skip
     return LedgerReadOnly(
         f"the ledger {path} cannot be read ({problem})",
         f"check the permissions of it and of {side_folder(path).name}",

@@ -11,6 +11,7 @@ from . import driver
 from .clocks import Clock
 from .desk import Desk, size_of
 from .errors import LedgerError, LedgerForked, LedgerReadOnly
+from .failures import unwritable
 from .identifiers import IdSource
 from .ledger_place import settle_place
 from .location import make_side_folder, side_folder
@@ -113,14 +114,21 @@ class Shared:
         if self._folder is None:
             # Whoever only looks changes nothing, and may look at a ledger that it cannot write to.
             there = side_folder(self.path) / "workers"
-            self._folder = WorkerFolder(there if there.is_dir() else make_side_folder(self.path) / "workers")
+            try:
+                self._folder = WorkerFolder(there if there.is_dir() else make_side_folder(self.path) / "workers")
+            except OSError as problem:
+                raise unwritable(self.path, problem, "written") from problem
         return self._folder
 
     def _become_worker(self) -> Scribe:
         folder = self._worker_folder()
         worker = folder.enter(self.ids.next())
+        try:
+            self._turnstile = Turnstile(make_side_folder(self.path), remove_stalled=folder.remove_stalled)
+        except OSError as problem:
+            folder.leave(worker.worker_id)
+            raise unwritable(self.path, problem, "written") from problem
         self._worker = worker
-        self._turnstile = Turnstile(make_side_folder(self.path), remove_stalled=folder.remove_stalled)
         self._desk = Desk(self)
         scribe = Scribe(self._desk)
         try:

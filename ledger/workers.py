@@ -5,13 +5,14 @@ The lock, not a pid, a boot id or a clock, proves on this host that a worker has
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import json
 from pathlib import Path
 
 import attrs
 
 from .errors import LedgerFailed
+from .failures import unwritable
 from .file_locks import LockFile, holder_pid
 from .processes import ProcessIdentity, host_id, is_alive, is_stopped, kill_verified, this_process
 
@@ -40,16 +41,17 @@ class WorkerFolder:
         try:
             lock = LockFile(path)
         except OSError as problem:
-            raise _as_full(problem, path) from problem
+            raise unwritable(path, problem, "written", kind="file") from problem
         if not lock.try_acquire():
             raise LedgerFailed(f"the lock of worker {worker_id} is taken", "start again")
         identity = this_process()
         try:
             lock.write(json.dumps(attrs.asdict(identity)).encode())
         except OSError as problem:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
             lock.close()
-            raise _as_full(problem, path) from problem
+            raise unwritable(path, problem, "written", kind="file") from problem
         self._own[worker_id] = lock
         return Worker(worker_id, identity)
 
@@ -61,7 +63,9 @@ class WorkerFolder:
         lock = self._own.pop(worker_id, None)
         if lock is not None:
             if has_said_so:
-                self._file(worker_id).unlink(missing_ok=True)
+                # A file that cannot be removed is as good: nobody holds its lock.
+                with contextlib.suppress(OSError):
+                    self._file(worker_id).unlink(missing_ok=True)
             lock.close()
 
     def is_own(self, worker_id: str) -> bool:
@@ -106,9 +110,3 @@ class WorkerFolder:
 
     def _file(self, worker_id: str) -> Path:
         return self._folder / f"{worker_id}.lock"
-
-
-def _as_full(problem: OSError, path: Path) -> Exception:
-    if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return problem
-    return LedgerFailed(f"the disk of {path} is full", "free space on the ledger's disk, then resume")

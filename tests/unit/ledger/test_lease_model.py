@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tallystick.ledger import device_care, leases
-from tallystick.ledger.checks import check_ledger
+from tallystick.ledger.checks import Severity, check_ledger
 from tallystick.ledger.errors import LeaseLost, UsageError
 from tallystick.ledger.lease_records import Granted
 from tallystick.ledger.ledger import Ledger
@@ -60,7 +60,7 @@ class LeaseMachine(RuleBasedStateMachine):
         found = check_ledger(self.ledger)
         self.ledger.close()
         self.folder.cleanup()
-        assert [one for one in found if one.code != "lease.dead_holder"] == []
+        assert [one for one in found if one.severity is Severity.ERROR] == []
 
     # What the model knows.
 

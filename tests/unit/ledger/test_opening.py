@@ -147,7 +147,7 @@ class Wrapped(Exception):
     [
         ("disk I/O error", LedgerFailed, "look after the ledger's disk"),
         ("database or disk is full", LedgerFailed, "free space"),
-        ("attempt to write a readonly database", LedgerReadOnly, "permissions"),
+        ("attempt to write a readonly database", LedgerReadOnly, "writable"),
     ],
 )
 def test_a_disk_that_fails_while_a_ledger_is_made_is_told_with_its_remedy(

@@ -1,0 +1,54 @@
+"""The invariants of evaluations as queries: what is judged, what is under way, and that a set is judged whole."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .check_rules import Rule
+
+__all__ = ["JUDGMENT_RULES"]
+
+_RESTORE: Final = "restore the newest backup, and report this as a defect if nothing else wrote to the file"
+_JUDGMENT: Final = (
+    "'run ' || r.run_id || ' evaluation ' || j.evaluation_no || ' judge ' || j.judge_no || ' slot ' || j.slot_no"
+    " || ' attempt ' || j.attempt_no"
+)
+_OF_RUN: Final = "JOIN runs r ON r.run_key = j.run_key AND r.state NOT IN ('planning', 'importing')"
+
+JUDGMENT_RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        "judgment.intended_without_judging",
+        "calls of judges are under way whose judgment is not",
+        f"SELECT {_JUDGMENT} FROM dispatches d JOIN calls c ON c.call_id = d.call_id AND c.owner = 'judgment'"
+        " JOIN judgments j ON j.run_key = c.run_key AND j.evaluation_no = c.evaluation_no AND j.judge_no = c.judge_no"
+        " AND j.slot_no = c.slot_no AND j.attempt_no = c.attempt_no AND j.sample_no = c.sample_no"
+        f" {_OF_RUN} WHERE d.state = 'intended' AND j.state <> 'judging'",
+        _RESTORE,
+    ),
+    Rule(
+        "judgment.call_of_another",
+        "verdicts come from calls that were made for something else",
+        f"SELECT {_JUDGMENT} FROM judgments j {_OF_RUN} JOIN calls c ON c.call_id = j.call_id"
+        " WHERE c.owner <> 'judgment' OR (c.run_key, c.evaluation_no, c.judge_no, c.slot_no, c.attempt_no, c.sample_no)"
+        " <> (j.run_key, j.evaluation_no, j.judge_no, j.slot_no, j.attempt_no, j.sample_no)",
+        _RESTORE,
+    ),
+    Rule(
+        "judgment.samples",
+        "observations of an evaluation's set are not judged as often as its judges are to",
+        f"SELECT {_JUDGMENT} || ': ' || count(*) || ' of ' || g.samples FROM judgments j {_OF_RUN}"
+        " JOIN evaluations e ON e.run_key = j.run_key AND e.evaluation_no = j.evaluation_no AND e.evaluation_no > 1"
+        " AND e.set_read_to >= e.set_at_event"
+        " JOIN evaluation_judges g ON g.run_key = j.run_key AND g.evaluation_no = j.evaluation_no"
+        " AND g.judge_no = j.judge_no GROUP BY j.run_key, j.evaluation_no, j.judge_no, j.slot_no, j.attempt_no"
+        " HAVING count(*) <> g.samples",
+        _RESTORE,
+    ),
+    Rule(
+        "evaluation.ended_early",
+        "evaluations have ended in which a judgment waits or is under way",
+        f"SELECT {_JUDGMENT} FROM judgments j {_OF_RUN} JOIN evaluations e ON e.run_key = j.run_key"
+        " AND e.evaluation_no = j.evaluation_no WHERE e.ended_us IS NOT NULL AND j.state IN ('pending', 'judging')",
+        "go on with `tallystick judge`",
+    ),
+)
