@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from . import driver
 from .crashpoints import crashpoint
 from .errors import LedgerFailed
+from .failures import is_locked
 from .location import sync_names
 from .transaction import Transaction
 
@@ -17,8 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Desk", "size_of"]
 
+logger = logging.getLogger(__name__)
+
 _MARK_BATCH: Final = "UPDATE workers SET last_batch = ? WHERE worker_id = ?"
 _LAST_BATCH: Final = "SELECT last_batch FROM workers WHERE worker_id = ?"
+_BUSY_TRIES: Final = 6
+"""How often a transaction is begun while another program has the file locked; each try waits for SQLite's time-out."""
+
 _PAGES_PER_CHECKPOINT: Final = 4_096
 _PAGES_OF_A_COMMIT: Final = 16
 _ROWS_OF_A_PAGE: Final = 14
@@ -51,7 +58,7 @@ class Desk:
         self._ledger.turnstile.__enter__()
         self._inside = True
         connection = self.connection()
-        connection.execute("BEGIN IMMEDIATE")
+        _begin(connection)
         self._refuse_if_gone()
         shared = self._ledger
         return Transaction(connection, clock=shared.clock, ids=shared.ids, worker_id=shared.worker_id)
@@ -149,6 +156,23 @@ class Desk:
         if connection is not None:
             with contextlib.suppress(driver.SqliteError):  # it is being thrown away because it failed
                 connection.close()
+
+
+def _begin(connection: driver.Connection) -> None:
+    """Begin the one write transaction. No worker of this ledger is in the way here, only a program that knows nothing
+    of the turnstile; an answer that was paid for is worth waiting for that one.
+    """
+    for left in reversed(range(_BUSY_TRIES)):
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except driver.SqliteError as problem:
+            if not left or not is_locked(problem):
+                raise
+            logger.warning(
+                "another program keeps the ledger locked", extra={"event": "desk.locked", "tries_left": left}
+            )
+        else:
+            return
 
 
 def size_of(path: Path) -> int:

@@ -15,6 +15,7 @@ __all__ = [
     "first_line",
     "is_damage",
     "is_full",
+    "is_locked",
     "is_of_file",
     "is_of_the_disk",
     "remedy_of",
@@ -24,6 +25,7 @@ __all__ = [
 
 # The primary result codes of SQLite (sqlite.org/rescode.html).
 _DAMAGE: Final = frozenset({11, 26})  # CORRUPT, NOTADB
+_BUSY: Final = 5
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _FORBIDDEN_WORDS: Final = ("readonly", "read-only", "unable to open")
 _OF_FILE: Final = frozenset({3, 5, 6, 7, 10, 13, 14, 15, 22})  # PERM … NOLFS: the disk, its locks, its room
@@ -81,6 +83,11 @@ def unwritable(path: Path, problem: BaseException, verb: str, *, kind: str = "le
 def _code(problem: BaseException) -> int:
     found: int = getattr(problem, "sqlite_errorcode", 0)
     return found & 0xFF
+
+
+def is_locked(problem: BaseException) -> bool:
+    """Whether somebody else has the file locked (SQLITE_BUSY)."""
+    return _code(problem) == _BUSY
 
 
 def is_full(problem: BaseException) -> bool:

@@ -78,6 +78,28 @@ def test_a_transaction_that_cannot_begin_fails_its_batch_and_the_next_is_tried(l
     assert stored(ledger) == {"kept", "after"}
 
 
+def test_a_program_that_keeps_the_file_locked_for_a_while_is_waited_for(ledger: Ledger) -> None:
+    ledger.write(put("kept"))
+    desk = ledger._shared._desk
+    assert desk is not None
+    real = desk.connection()
+    tries: list[str] = []
+
+    class Locked(Lying):
+        def execute(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
+            if sql == "BEGIN IMMEDIATE" and len(tries) < 5:
+                tries.append(sql)
+                problem = OperationalError("database is locked")
+                problem.sqlite_errorcode = 5
+                raise problem
+            return super().execute(sql, parameters)
+
+    desk._connection = Locked(real, does_it=True)
+    assert ledger.write(put("after")) == "after"
+    assert len(tries) == 5
+    desk._connection = real
+
+
 # Failed commits: the connection lies about what COMMIT did.
 
 
