@@ -74,6 +74,7 @@ CODE: Final = {
     "e04": ("runner/late_answers.py", "ledger/attempts.py"),
     "e06": ("ledger/identifiers.py", "ledger/attempts.py"),
     "e08": ("ledger/budgets.py", "ledger/run_ends.py"),
+    "e11": ("ledger/history.py", "ledger/report_rows.py", "runner/report_reading.py"),
     "e13": ("runner/identity.py", "runner/sessions.py"),
     "e14": ("ledger/attempts.py", "runner/late_answers.py"),
     "crash": ("ledger/crashpoints.py",),
