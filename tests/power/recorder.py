@@ -42,6 +42,11 @@ _KINDS: Final = {
     "open": "make", "openat": "make", "creat": "make",
 }  # fmt: skip
 
+# Where a call that is refused has the folder and the path of what it would change.
+_NAMES_AT: Final[dict[str, tuple[int | None, int]]] = {
+    "link": (None, 1), "linkat": (2, 3), "symlink": (None, 1), "symlinkat": (1, 2), "truncate": (None, 0),
+}  # fmt: skip
+
 Finish = Callable[[int], None]
 
 
@@ -287,12 +292,11 @@ class Recorder:
     def _other(self, pid: int, name: str, arguments: tuple[int, ...]) -> Finish | None:
         if name in ("sync", "syncfs", "io_uring_setup"):
             raise Unknown(name)
-        if name in ("link", "linkat", "symlink", "symlinkat", "truncate"):
-            at = {"link": 1, "linkat": 3, "symlink": 1, "symlinkat": 2, "truncate": 0}[name]
-            path = kernel.read_text(pid, arguments[at])
+        if name in _NAMES_AT:
+            folder, at = _NAMES_AT[name]
+            path = self._path(pid, _AT_FDCWD if folder is None else arguments[folder], arguments[at])
         else:
-            at = {"copy_file_range": 2, "splice": 2}.get(name, 0)
-            path = self._path_of(pid, arguments[at])
+            path = self._path_of(pid, arguments[{"copy_file_range": 2, "splice": 2}.get(name, 0)])
         if self._is_ours(path):
             raise Unknown(f"{name} on {path}")
         return None
