@@ -14,6 +14,7 @@ from sqlalchemy import bindparam, func, update
 from .custody import LOCAL_FROM, require_held
 from .errors import BudgetExhausted, TransitionRefused, UsageError
 from .records import EVALUATION_SCOPE, DispatchFacts, DispatchKey, Hold
+from .reopening import reopen_run
 from .schema import IN_TROUBLE, budget_amendments, budgets, reservations
 from .statements import hot, hot_insert
 from .states import BudgetKind
@@ -246,9 +247,7 @@ def _let_wait_again(tx: Transaction, run_key: int) -> None:
         (run_key,),
     )
     if count:
-        tx.change(
-            "UPDATE runs SET state = 'open', ended_us = NULL WHERE run_key = ? AND state = 'finished'", (run_key,)
-        )
+        reopen_run(tx, run_key)
         tx.event(run_key, "slots.retried", {
             "count": count, "state": "unavailable", "reason": "budget", "undecided": True,
         })  # fmt: skip
@@ -263,9 +262,7 @@ def _let_judgments_wait_again(tx: Transaction, run_key: int) -> None:
         (run_key,),
     )
     if count:
-        tx.change(
-            "UPDATE runs SET state = 'open', ended_us = NULL WHERE run_key = ? AND state = 'finished'", (run_key,)
-        )
+        reopen_run(tx, run_key)
         tx.event(run_key, "judgments.retried", {
             "evaluation": 1, "count": count, "reason": "out_of_budget", "judge": None,
         })  # fmt: skip

@@ -85,7 +85,7 @@ class Mark:
 class RunHistory:
     """How the run stood at event ``event_no``; see the module. Slots that no event speaks of are pending.
 
-    ``no_verdicts`` counts judgments without a verdict by evaluation, ``out_of_budget`` those for which there was no room.
+    ``no_verdicts`` counts judgments without a verdict by evaluation, ``out_of_budget`` those of them without room.
     ``selected_at`` has the event by which each slot was selected, 0 where it is not. ``is_newest`` says that nothing
     has happened since, as far as ``noted_to``.
     """

@@ -28,10 +28,11 @@ class JudgeRow:
 
 @attrs.frozen
 class JudgeDispatch:
-    """One send of a judge's call, as it stood."""
+    """One send of a judge's call, as it stood; ``has_verdict`` says that it gave one."""
 
     dispatch_no: int
     state: str
+    has_verdict: bool
     tokens_in: int | None
     tokens_out: int | None
     cost_nanousd: int | None
@@ -49,21 +50,28 @@ def judge_rows(reader: Reader, run_key: int, evaluation_no: int) -> list[JudgeRo
     ]
 
 
+_BY_JUDGES: Final = (
+    "SELECT c.call_id, d.dispatch_no, d.state, d.tokens_in, d.tokens_out, d.cost_nanousd, j.evaluation_no, j.judge_no,"
+    " j.slot_no, j.attempt_no, j.sample_no FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
+    " LEFT JOIN judgments j ON j.run_key = c.run_key AND j.evaluation_no = c.evaluation_no AND j.judge_no = c.judge_no"
+    " AND j.slot_no = c.slot_no AND j.attempt_no = c.attempt_no AND j.sample_no = c.sample_no"
+    " AND j.call_id = c.call_id AND j.state = 'judged' AND d.state = 'answered'"
+    " WHERE c.run_key = ? AND c.owner = 'judgment' ORDER BY c.call_id, d.dispatch_no"
+)
+
+
 def judge_dispatches(reader: Reader, history: RunHistory) -> Iterator[JudgeDispatch]:
     """Every send of the run's judges, of all evaluations."""
-    rows = reader.each(
-        "SELECT c.call_id, d.dispatch_no, d.state, d.tokens_in, d.tokens_out, d.cost_nanousd"
-        " FROM calls c JOIN dispatches d ON d.call_id = c.call_id WHERE c.run_key = ? AND c.owner = 'judgment'"
-        " ORDER BY c.call_id, d.dispatch_no",
-        (history.run_key,),
-    )
-    for call_id, dispatch_no, state, *used in rows:
+    for call_id, dispatch_no, state, tokens_in, tokens_out, cost, *judgment in reader.each(
+        _BY_JUDGES, (history.run_key,)
+    ):
         key = (call_id, dispatch_no)
         open_one = history.open_dispatches.get(key)
         if open_one is not None:
-            yield JudgeDispatch(dispatch_no, open_one.state, None, None, None)
+            yield JudgeDispatch(dispatch_no, open_one.state, False, None, None, None)
         elif key not in history.later_dispatches:
-            yield JudgeDispatch(dispatch_no, state, *used)
+            is_given = judgment[0] is not None and tuple(judgment) not in history.later_judgments
+            yield JudgeDispatch(dispatch_no, state, is_given, tokens_in, tokens_out, cost)
 
 
 _OF_SELECTED: Final = (
@@ -80,11 +88,23 @@ _CARRIED: Final = (
     " JOIN reservations r ON r.call_id = o.call_id AND r.dispatch_no = o.dispatch_no"
     " WHERE t.run_key = ? AND t.source = 'carried' AND r.state = 'settled' GROUP BY t.slot_no, r.budget_no"
 )
+_OF_VERDICTS: Final = (
+    "SELECT j.evaluation_no, j.judge_no, j.slot_no, j.attempt_no, j.sample_no, r.budget_no, r.settled FROM judgments j"
+    " JOIN dispatches d ON d.call_id = j.call_id AND d.state = 'answered'"
+    " JOIN reservations r ON r.call_id = d.call_id AND r.dispatch_no = d.dispatch_no"
+    " WHERE j.run_key = ? AND j.state = 'judged' AND r.state = 'settled'"
+)
 
 
 def counted_at(reader: Reader, history: RunHistory) -> dict[int, int]:
-    """What the sends of selected observations used, by budget number; what else is settled was wasted."""
+    """What the sends of selected observations and of verdicts used, by budget number; what else is settled was wasted.
+
+    A verdict that was reused has no call of its own.
+    """
     found: dict[int, int] = {}
+    for *judgment, budget_no, amount in reader.each(_OF_VERDICTS, (history.run_key,)):
+        if tuple(judgment) not in history.later_judgments:
+            found[budget_no] = found.get(budget_no, 0) + amount
     for query in (_OF_SELECTED, _CARRIED):
         for slot_no, budget_no, amount in reader.each(query, (history.run_key,)):
             if history.selected_at[slot_no]:

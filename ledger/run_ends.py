@@ -6,6 +6,7 @@ from typing import Final
 
 from .custody import require_held
 from .errors import RunNotResumable, UsageError
+from .reopening import reopen_run
 from .schema import IN_TROUBLE
 from .standing import steps_of
 from .transaction import Transaction
@@ -129,9 +130,6 @@ def retry(tx: Transaction, run_key: int, *, state: str, reason: str | None) -> i
         (run_key, state, *values),
     )
     if count:
-        tx.change(
-            "UPDATE runs SET state = 'open', ended_us = NULL WHERE run_key = ? AND state IN ('finished', 'cancelled')",
-            (run_key,),
-        )
+        reopen_run(tx, run_key, is_taken_back=True)
         tx.event(run_key, "slots.retried", {"count": count, "state": state, "reason": reason})
     return count

@@ -1,8 +1,6 @@
-"""Read models of whole runs: finding one, its counts, its budgets, what it cost. Pure; one row class a question."""
+"""Read models of whole runs: finding one, its counts, its budgets. Pure; one row class a question."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import attrs
 
@@ -15,7 +13,6 @@ from .states import SlotState
 __all__ = [
     "BudgetState",
     "RunRow",
-    "Totals",
     "VariantRow",
     "budgets_of",
     "find_run",
@@ -27,7 +24,6 @@ __all__ = [
     "slot_counts",
     "slot_reasons",
     "stop_asked",
-    "totals_of",
     "unfinished_of_name",
     "variants_of",
 ]
@@ -86,25 +82,6 @@ class BudgetState:
     def left(self) -> int:
         """What a new hard reservation may still take."""
         return max(0, self.plan.limit_amount - self.held - self.settled)
-
-
-@attrs.frozen
-class Totals:
-    """What was sent and what is known of it. ``wasted`` counts dispatches that gave no selected observation.
-
-    ``replays`` are sends of conversations' turns that an earlier attempt had an answer to.
-    """
-
-    attempts: int
-    calls: int
-    dispatches: int
-    by_state: dict[str, int]
-    tokens_in: int | None
-    tokens_out: int | None
-    cost_nanousd: int | None
-    unpriced: int
-    wasted: int
-    replays: int
 
 
 def find_run(reader: Reader, text: str) -> RunRow:
@@ -224,49 +201,6 @@ def budgets_of(reader: Reader, run_key: int) -> list[BudgetState]:
     ]
 
 
-_DISPATCHED = (
-    "SELECT state, count(*), count(*) FILTER (WHERE dispatch_no = 1), sum(tokens_in), sum(tokens_out),"
-    " sum(cost_nanousd), count(*) FILTER (WHERE cost_nanousd IS NULL), sum(replay) FROM dispatches WHERE run_key = ?"
-    " GROUP BY state"
-)
-# By the index of calls that were made under a lease, which is empty where there are no devices.
-_FOR_DEVICES = (
-    "SELECT d.state, count(*) FROM calls c INDEXED BY calls_of_lease JOIN dispatches d ON d.call_id = c.call_id"
-    " WHERE c.lease_id IS NOT NULL AND c.owner = 'lease' AND c.run_key = ? GROUP BY d.state"
-)
-_ATTEMPTED = (
-    "SELECT coalesce(sum(attempts), 0), count(*) FILTER (WHERE state = 'selected') FROM slots WHERE run_key = ?"
-)
-_TURNED = (
-    "SELECT count(*), count(DISTINCT t.slot_no) FROM turns t JOIN slots s ON s.run_key = t.run_key"
-    " AND s.slot_no = t.slot_no AND s.selected_attempt = t.attempt_no WHERE t.run_key = ?"
-)
-
-
-def totals_of(reader: Reader, run_key: int) -> Totals:
-    """Everything that was sent for the run, in all its sessions, save resets and the like of its devices.
-
-    Dispatches and slots are each gone through once; every call has a first dispatch, so these count the calls.
-    """
-    rows = reader.rows(_DISPATCHED, (run_key,))
-    attempts, selected = reader.row(_ATTEMPTED, (run_key,))
-    of_leases = dict(reader.rows(_FOR_DEVICES, (run_key,)))
-    by_state = {state: left for state, count, *_ in rows if (left := count - of_leases.get(state, 0))}
-    tokens_in, tokens_out, cost = (_sum_of_known(row[column] for row in rows) for column in (3, 4, 5))
-    unpriced = sum(row[6] - of_leases.get(row[0], 0) for row in rows if row[0] not in ("refused", "intended"))
-    sent = sum(by_state.values())
-    calls = sum(row[2] for row in rows) - sum(of_leases.values())
-    # A conversation came of as many sends as it has turns, every other observation of one.
-    turns, conversations = reader.row(_TURNED, (run_key,))
-    wasted, replays = sent - (selected - conversations + turns), sum(row[7] for row in rows)
-    return Totals(attempts, calls, sent, by_state, tokens_in, tokens_out, cost, unpriced, wasted, replays)
-
-
 def own_budgets_of(reader: Reader, run_key: int) -> list[BudgetState]:
     """The run's own budgets, without those that an evaluation brought for itself."""
     return [state for state in budgets_of(reader, run_key) if state.plan.scope != EVALUATION_SCOPE]
-
-
-def _sum_of_known(amounts: Iterable[int | None]) -> int | None:
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if known else None

@@ -19,6 +19,7 @@ from .inner_calls import is_inner
 from .moves import add_observation, take_up_again
 from .open_calls import calls_of
 from .records import Artifact, DispatchFacts, DispatchKey
+from .reopening import reopen_run
 from .schema import settlements
 from .standing import where_it_stands
 from .statements import hot_insert
@@ -319,6 +320,4 @@ def _reopen_run(tx: Transaction, run_key: int, state: SlotState) -> None:
         and tx.row("SELECT EXISTS (SELECT 1 FROM evaluation_judges WHERE run_key = ?)", (run_key,))[0]
     )
     if goes_on:
-        tx.change(
-            "UPDATE runs SET state = 'open', ended_us = NULL WHERE run_key = ? AND state = 'finished'", (run_key,)
-        )
+        reopen_run(tx, run_key)

@@ -261,7 +261,6 @@ class RunReport(RunStanding):
     by_variant: list[VariantPopulation]
     scores: list[ScoreInterval]
     totals: TotalsPart
-    judge_totals: TotalsPart | None
     durations: list[DurationLine]
     groups: list[GroupLine]
     metadata_keys: list[str]

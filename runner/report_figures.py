@@ -18,9 +18,9 @@ from .report_slots import seconds_of, useful_dispatches
 from .statistics_rates import effective_size, wilson
 from .statistics_samples import mean_interval
 
-__all__ = ["Figures", "JudgePart", "JudgeTally", "Spent", "VariantFigures", "population_of_counts"]
+__all__ = ["UNDECIDED", "Figures", "JudgePart", "JudgeTally", "Spent", "VariantFigures", "population_of_counts"]
 
-_UNDECIDED: Final = (DispatchState.INTENDED, DispatchState.UNKNOWN)
+UNDECIDED: Final = (DispatchState.INTENDED, DispatchState.UNKNOWN)
 
 
 @attrs.frozen
@@ -117,7 +117,7 @@ class Spent:
             self.add_dispatch(
                 one.state, one.dispatch_no, one.tokens_in, one.tokens_out, one.cost_nanousd,
             )  # fmt: skip
-            self.wasted += one.state not in _UNDECIDED
+            self.wasted += one.state not in UNDECIDED
             self.replays += one.replay
         self.wasted -= useful
 

@@ -78,8 +78,8 @@ class BudgetLine(Part):
 class TotalsPart(Part):
     """Everything sent in all sessions; null is unknown, and a cost with ``unpriced_dispatches`` is a lower bound.
 
-    ``wasted_dispatches`` are those whose outcome is known and that gave no selected observation. ``replays`` are sends
-    of conversations' turns that an earlier attempt had an answer to.
+    ``wasted_dispatches`` are those whose outcome is known and that gave no selected observation, or no verdict, where
+    they are judges'. ``replays`` are sends of conversations' turns that an earlier attempt had an answer to.
     """
 
     attempts: int
@@ -127,7 +127,8 @@ class VariantLine(Part):
 class RunStanding(Part):
     """How a run stands. ``next`` is what helps, ``command`` the command that does it, empty where none is needed.
 
-    ``totals`` and ``scores`` are null in the status of a large run, which must not wait for counting.
+    ``totals`` and ``scores`` are null in the status of a large run, which must not wait for counting; ``judge_totals``
+    also where judges sent nothing.
     """
 
     format: str
@@ -149,6 +150,7 @@ class RunStanding(Part):
     unknown: UnknownPart
     budgets: list[BudgetLine]
     totals: TotalsPart | None
+    judge_totals: TotalsPart | None
     variants: list[VariantLine]
     scores: Sequence[ScoreLine] | None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..ledger import run_reads
+from ..ledger.evaluations import INLINE
 from ..ledger.history import RunHistory
 from ..ledger.history_budgets import budgets_at
 from ..ledger.ledger import Reader
@@ -13,7 +14,7 @@ from ..ledger.run_reads import RunRow
 from ..ledger.states import CustodyState, DispatchState, RunState, SlotState
 from .amounts import usd_text
 from .instants import instant
-from .report_figures import Spent
+from .report_figures import UNDECIDED, Spent
 from .report_models import TotalsPart, UnknownPart, VariantLine
 from .reports import budget_line, is_from_python, next_command, population_of
 from .results import NextMove, exit_status_of
@@ -67,7 +68,9 @@ def _next_move(run: RunRow, history: RunHistory, counts: dict[SlotState, int]) -
         return NextMove.FUND
     if history.run_state == RunState.OPEN or any(counts[state] for state in waiting):
         return NextMove.RESUME
-    if any(counts[state] for state in _NEEDS_DECISION) or history.no_verdicts[1]:
+    if history.out_of_budget[INLINE]:
+        return NextMove.FUND
+    if any(counts[state] for state in _NEEDS_DECISION) or history.no_verdicts[INLINE]:
         return NextMove.DECIDE
     return NextMove.NOTHING
 
@@ -88,4 +91,5 @@ def judge_totals(reader: Reader, history: RunHistory) -> TotalsPart | None:
     spent = Spent()
     for one in judge_dispatches(reader, history):
         spent.add_dispatch(one.state, one.dispatch_no, one.tokens_in, one.tokens_out, one.cost_nanousd)
+        spent.wasted += one.state not in UNDECIDED and not one.has_verdict
     return totals_part(spent) if spent.by_state else None

@@ -12,6 +12,7 @@ from ..ledger.coordinators import coordinator_of
 from ..ledger.device_looks import quarantined_for
 from ..ledger.ledger import Ledger, Reader
 from ..ledger.run_reads import BudgetState, RunRow
+from ..ledger.run_totals import Totals, judge_totals_of, totals_of
 from ..ledger.slot_reads import next_not_before, scores_of
 from ..ledger.states import DispatchState, SlotState
 from .amounts import usd_text
@@ -210,7 +211,8 @@ def _standing(
         ],
         "unknown": UnknownPart(count=sum(unknown.values()), reasons=unknown),
         "budgets": _budgets(reader, run),
-        "totals": _totals(reader, run) if is_counted else None,
+        "totals": _totals(totals_of(reader, run.run_key)) if is_counted else None,
+        "judge_totals": _totals(judge_totals_of(reader, run.run_key)) if is_counted else None,
         "variants": [
             VariantLine(name=one.name, if_unknown=one.if_unknown) for one in run_reads.variants_of(reader, run.run_key)
         ],
@@ -241,8 +243,9 @@ def budget_line(state: BudgetState, held: dict[int, int], counted: dict[int, int
     )  # fmt: skip
 
 
-def _totals(reader: Reader, run: RunRow) -> TotalsPart:
-    found = run_reads.totals_of(reader, run.run_key)
+def _totals(found: Totals | None) -> TotalsPart | None:
+    if found is None:
+        return None
     undecided = sum(found.by_state.get(state, 0) for state in (DispatchState.INTENDED, DispatchState.UNKNOWN))
     return TotalsPart(
         attempts=found.attempts, calls=found.calls, dispatches=found.dispatches,

@@ -243,6 +243,8 @@ def totals_rows(found: RunStanding) -> list[tuple[str, str]]:
     rows = [] if found.totals is None else _calls(found.totals)
     if found.totals is None:
         rows.append(("calls", f"`tallystick report {found.run}` counts them, with the scores"))
+    if found.judge_totals is not None:
+        rows.append(("judges", _judges_calls(found.judge_totals)))
     if found.unknown.count:
         why = joined(f"{count} {reason}" for reason, count in found.unknown.reasons.items())
         rows.append(("unknown", f"{plural(found.unknown.count, 'outcome')}: {why}"))
@@ -258,14 +260,35 @@ def _calls(totals: TotalsPart) -> list[tuple[str, str]]:
     if totals.replays:
         told = plural(totals.replays, "turn")
         rows.append(("replays", f"{told} of conversations asked, and paid for, once more"))
-    tokens = [(totals.tokens_in, "in"), (totals.tokens_out, "out")]
-    told = ", ".join(f"{count} {way}" for count, way in tokens if count is not None)
+    told, cost = _tokens(totals), _cost(totals)
     if told:
         rows.append(("tokens", f"{told}, as far as they were told"))
-    if totals.cost_usd is not None:
-        unpriced = totals.unpriced_dispatches
-        rows.append(("cost", f"${totals.cost_usd}" + (f"; at least, {unpriced} had no price" if unpriced else "")))
+    if cost:
+        rows.append(("cost", cost))
     return rows
+
+
+def _judges_calls(totals: TotalsPart) -> str:
+    states = joined(f"{count} {state}" for state, count in totals.dispatches_by_state.items())
+    told, wasted = _tokens(totals), totals.wasted_dispatches
+    return "; ".join(filter(None, [
+        f"{plural(totals.calls, 'call')}, sent {plural(totals.dispatches, 'time')}: {states}",
+        f"{wasted} gave no verdict" if wasted else "",
+        f"tokens: {told}" if told else "",
+        _cost(totals),
+    ]))  # fmt: skip
+
+
+def _tokens(totals: TotalsPart) -> str:
+    tokens = [(totals.tokens_in, "in"), (totals.tokens_out, "out")]
+    return ", ".join(f"{count} {way}" for count, way in tokens if count is not None)
+
+
+def _cost(totals: TotalsPart) -> str:
+    if totals.cost_usd is None:
+        return ""
+    unpriced = totals.unpriced_dispatches
+    return f"${totals.cost_usd}" + (f"; at least, {unpriced} had no price" if unpriced else "")
 
 
 def _rate(passed: int, judged: int) -> str:

@@ -205,7 +205,7 @@ def test_e10_four_outcomes_are_told_apart_everywhere_and_none_counts_as_a_pass(s
     where = endpoint(site)
     judge = llm_judge(where, needs=["context"])
     target = {"evidence": {"context": "$.context"}}
-    limits = {"deadline_seconds": 1.0, "attempts_max": 1}
+    limits: dict[str, Any] = {"deadline_seconds": 1.0, "attempts_max": 1}
     inline = way == "inline"
     site.order(http_order(site.service, e10_cases(), judges=[judge] if inline else [], target=target, **limits))
     ran = site.run()

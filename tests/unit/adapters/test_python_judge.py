@@ -78,7 +78,8 @@ def test_what_is_not_needed_may_be_missing() -> None:
 
 
 def returning(value: Any, **options: Any) -> Verdict | NoVerdict:
-    return PythonJudge(lambda answer: value, **options).judge(observed())
+    given: Verdict | NoVerdict = PythonJudge(lambda answer: value, **options).judge(observed())
+    return given
 
 
 @pytest.mark.parametrize("scale", [None, (0, 2)])

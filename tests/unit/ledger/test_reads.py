@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tallystick.ledger import attempts, judgments, run_ends, run_reads, slot_reads
+from tallystick.ledger import attempts, judgments, run_ends, run_reads, run_totals, slot_reads
 from tallystick.ledger.errors import RunAmbiguous, RunNotFound, RunNotResumable, TransitionRefused, UsageError
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.records import DispatchFacts, JudgmentRow, Waiting
@@ -109,7 +109,7 @@ def test_the_same_question_has_the_same_answer_each_time(ledger: Ledger) -> None
     def everything() -> list[object]:
         with ledger.reading() as reader:
             return [
-                run_reads.totals_of(reader, run_key), run_reads.budgets_of(reader, run_key),
+                run_totals.totals_of(reader, run_key), run_reads.budgets_of(reader, run_key),
                 slot_reads.case_page(reader, run_key, "c1"), slot_reads.scores_of(reader, run_key),
             ]  # fmt: skip
 

@@ -1,0 +1,105 @@
+"""What was sent for a run in all its sessions: for its observations, and apart from them for its judges. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from .ledger import Reader
+
+__all__ = ["Totals", "judge_totals_of", "totals_of"]
+
+
+@attrs.frozen
+class Totals:
+    """What was sent and what is known of it; None is unknown.
+
+    ``wasted`` counts dispatches that gave no selected observation, and a judge's that gave no verdict; those whose
+    outcome is not known are among them. ``unpriced`` may have cost something and did not say what. ``replays`` are
+    sends of conversations' turns that an earlier attempt had an answer to.
+    """
+
+    attempts: int
+    calls: int
+    dispatches: int
+    by_state: dict[str, int]
+    tokens_in: int | None
+    tokens_out: int | None
+    cost_nanousd: int | None
+    unpriced: int
+    wasted: int
+    replays: int
+
+
+# A first dispatch is a call; every column is a sum, so that one owner's can be taken from all.
+_SUMS: Final = (
+    "SELECT d.state, count(*), count(*) FILTER (WHERE d.dispatch_no = 1), count(d.tokens_in),"
+    " coalesce(sum(d.tokens_in), 0), count(d.tokens_out), coalesce(sum(d.tokens_out), 0), count(d.cost_nanousd),"
+    " coalesce(sum(d.cost_nanousd), 0), coalesce(sum(d.replay), 0)"
+)
+_ALL: Final = f"{_SUMS} FROM dispatches d WHERE d.run_key = ? GROUP BY d.state"
+# By the indexes of calls that were made under a lease or for a judgment, which are empty where there are none.
+_FOR_DEVICES: Final = (
+    f"{_SUMS} FROM calls c INDEXED BY calls_of_lease JOIN dispatches d ON d.call_id = c.call_id"
+    " WHERE c.lease_id IS NOT NULL AND c.owner = 'lease' AND c.run_key = ? GROUP BY d.state"
+)
+_FOR_JUDGES: Final = (
+    f"{_SUMS} FROM calls c INDEXED BY calls_of_judgment JOIN dispatches d ON d.call_id = c.call_id"
+    " WHERE c.owner = 'judgment' AND c.run_key = ? GROUP BY d.state"
+)
+_ATTEMPTED: Final = (
+    "SELECT coalesce(sum(attempts), 0), count(*) FILTER (WHERE state = 'selected') FROM slots WHERE run_key = ?"
+)
+_TURNED: Final = (
+    "SELECT count(*), count(DISTINCT t.slot_no) FROM turns t JOIN slots s ON s.run_key = t.run_key"
+    " AND s.slot_no = t.slot_no AND s.selected_attempt = t.attempt_no WHERE t.run_key = ?"
+)
+_GAVE_VERDICTS: Final = "SELECT count(call_id) FROM judgments WHERE run_key = ? AND state = 'judged'"
+
+_Sums = dict[str, tuple[int, ...]]
+
+
+def totals_of(reader: Reader, run_key: int) -> Totals:
+    """Everything that was sent for the run's observations: not what its judges sent, nor resets of its devices.
+
+    Dispatches and slots are each gone through once.
+    """
+    sums = _sums(reader, _ALL, run_key)
+    for query in (_FOR_DEVICES, _FOR_JUDGES):
+        for state, others in _sums(reader, query, run_key).items():
+            sums[state] = tuple(all_ - other for all_, other in zip(sums[state], others, strict=True))
+    attempts, selected = reader.row(_ATTEMPTED, (run_key,))
+    # A conversation came of as many sends as it has turns, every other observation of one.
+    turns, conversations = reader.row(_TURNED, (run_key,))
+    return _totals(sums, attempts=attempts, useful=selected - conversations + turns)
+
+
+def judge_totals_of(reader: Reader, run_key: int) -> Totals | None:
+    """What the run's judges sent in all evaluations, None where they sent nothing."""
+    sums = _sums(reader, _FOR_JUDGES, run_key)
+    if not sums:
+        return None
+    (useful,) = reader.row(_GAVE_VERDICTS, (run_key,))
+    return _totals(sums, attempts=0, useful=useful)
+
+
+def _sums(reader: Reader, query: str, run_key: int) -> _Sums:
+    return {state: tuple(sums) for state, *sums in reader.rows(query, (run_key,))}
+
+
+def _totals(sums: _Sums, *, attempts: int, useful: int) -> Totals:
+    by_state = {state: row[0] for state, row in sums.items() if row[0]}
+    sent, calls, *_, replays = (sum(column) for column in zip(*sums.values(), strict=True)) if sums else [0] * 9
+    unpriced = sum(row[0] - row[6] for state, row in sums.items() if state not in ("refused", "intended"))
+    return Totals(
+        attempts, calls, sent, by_state, _known(sums, 2), _known(sums, 4), _known(sums, 6), unpriced, sent - useful,
+        replays,
+    )  # fmt: skip
+
+
+def _known(sums: _Sums, column: int) -> int | None:
+    """The sum of what was told, None where nothing was; ``column`` counts it, the next one has its sum."""
+    if not any(row[column] for row in sums.values()):
+        return None
+    return sum(row[column + 1] for row in sums.values())
