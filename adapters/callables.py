@@ -18,7 +18,7 @@ from ..ledger.canonical import JsonValue, digest_of_bytes, digest_of_value, prin
 from ..ledger.errors import TargetNotFound, WorkOrderInvalid
 from .tables import nearest
 
-__all__ = ["code_identity", "find_object", "is_async", "name_of", "refuse_unfit"]
+__all__ = ["code_digest", "code_identity", "find_object", "is_async", "name_of", "refuse_unfit"]
 
 _PLAIN: Final = (str, bytes, int, float, bool, type(None))
 
@@ -149,8 +149,14 @@ def code_identity(function: Callable[..., Any]) -> dict[str, JsonValue]:
         return identity
     code = getattr(function, "__code__", None)
     if isinstance(code, CodeType):
-        identity["code_digest"] = digest_of_value(_told_code(code))
+        identity["code_digest"] = code_digest(code)
     return identity
+
+
+@functools.lru_cache(maxsize=1024)
+def code_digest(code: CodeType) -> str:
+    """The digest of byte code with what is nested in it, without any line number or path."""
+    return digest_of_value(_told_code(code))
 
 
 def _plain(values: dict[str, Any]) -> dict[str, JsonValue]:

@@ -16,6 +16,7 @@
     │   ├── EvaluationBusy               another live process has the evaluation
     │   ├── RunNotResumable              the run's state does not allow it
     │   ├── IdentityChanged              what an answer depends on is not what it was
+    │   ├── GuardKeyChanged              a key of a guard stands for another call than before
     │   ├── CustodyElsewhere             the run is not this ledger's to continue
     │   ├── ContentsLeftOut              a snapshot brought the run without all of its contents
     │   ├── SnapshotInvalid              the file is no sound snapshot
@@ -69,6 +70,7 @@ __all__ = [
     "EarlierCallUnknown",
     "EvaluationBusy",
     "EvaluationNotFound",
+    "GuardKeyChanged",
     "IdentityChanged",
     "InnerCallRefused",
     "LeaseLost",
@@ -246,6 +248,14 @@ class IdentityChanged(RefusedError):
     run_id: str = ""
     differences: tuple[str, ...] = ()
     code: ClassVar[str] = "run.identity_changed"
+
+
+@error
+class GuardKeyChanged(RefusedError):
+    """A key of a guard stands for another function, other code or other arguments than what was called under it."""
+
+    key: str = ""
+    code: ClassVar[str] = "guard.key_changed"
 
 
 @error

@@ -50,7 +50,7 @@ from .work_order_device import DEVICE_LIMITS, DEVICE_THROUGHPUT, DeviceSpec, rea
 from .work_order_execution import ExecutionSpec, read_execution
 from .work_order_files import Place
 
-__all__ = ["Session", "find_or_create", "reopened", "run_session"]
+__all__ = ["Session", "find_or_create", "reopened", "run_session", "stored_identity"]
 
 
 @attrs.frozen
@@ -76,7 +76,7 @@ def find_or_create(ledger: Ledger, description: Description, *, new: bool = Fals
         elif found is not None and found.state != "finished":
             require_held(reader, found.run_key)
     if other is not None:
-        refuse_changes(other.run_id, compare(_stored_identity(other), description.identity))
+        refuse_changes(other.run_id, compare(stored_identity(other), description.identity))
     if found is not None:
         description = with_judges_of(ledger, found, description)
         _take_over_limits(ledger, found, description)
@@ -115,7 +115,7 @@ def reopened(
         execution=_execution_of(run), device=_device_of(run), conversation=_conversation_of(run, order.conversation)
     )
     description = describe_again(order, run, adapters)
-    refuse_changes(run.run_id, compare(_stored_identity(run), description.identity))
+    refuse_changes(run.run_id, compare(stored_identity(run), description.identity))
     return Session(run, with_judges_of(ledger, run, description))
 
 
@@ -205,7 +205,7 @@ def _take_over_limits(ledger: Ledger, run: RunRow, description: Description) -> 
     assert isinstance(now, dict)
     if then["budgets"] != now["budgets"]:
         _take_over_budgets(ledger, run, description, seen=then["budgets"])
-    changes = compare(_stored_identity(run), description.identity)
+    changes = compare(stored_identity(run), description.identity)
     lines = [str(change) for change in changes if change.section is Section.LIMITS]
     ledger.write(lambda tx: change_settings(tx, run.run_key, settings, lines))
 
@@ -250,7 +250,7 @@ def _execution_of(run: RunRow) -> ExecutionSpec:
     settings = parse_json(run.settings)
     assert isinstance(settings, dict)
     spec = read_execution(settings["execution"], place=Place(f"run {run.run_id}", ("execution",)))
-    stored = _stored_identity(run)
+    stored = stored_identity(run)
     return attrs.evolve(spec, defaulted=frozenset(stored.get("defaulted", ())))
 
 
@@ -258,7 +258,7 @@ def _device_of(run: RunRow) -> DeviceSpec:
     settings = parse_json(run.settings)
     assert isinstance(settings, dict)
     spec = read_device(settings.get("device", {}), place=Place(f"run {run.run_id}", ("device",)))
-    known = _stored_identity(run).get("defaulted", ())
+    known = stored_identity(run).get("defaulted", ())
     keys = (*DEVICE_LIMITS, *DEVICE_THROUGHPUT)
     return attrs.evolve(spec, defaulted=frozenset(key for key in keys if f"device_{key}" in known))
 
@@ -273,7 +273,8 @@ def _conversation_of(run: RunRow, written: ConversationSpec | None) -> Conversat
     return with_limits(written, limits, place=Place(f"run {run.run_id}", ("conversation",)))
 
 
-def _stored_identity(run: RunRow) -> dict[str, Any]:
+def stored_identity(run: RunRow) -> dict[str, Any]:
+    """The identity document that a run was created with."""
     found = parse_json(run.identity)
     if not isinstance(found, dict):
         raise RunNotResumable(f"run {run.run_id} has no identity document", "check the ledger", run.run_id)

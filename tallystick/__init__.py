@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from .adapters.similarity_judge import similarity
     from .adapters.steps import StepFailed, step
     from .api import OpenLedger, open, resume, resume_async, run, run_async  # noqa: A004 - read as ts.open
+    from .guarding import Budget, Guard, GuardSummary, guard
     from .judging_api import evaluate, evaluate_async, qualify, qualify_async
     from .ledger.errors import (
         AttemptOver,
         BudgetExhausted,
         CommitUnknown,
         EarlierCallUnknown,
+        GuardKeyChanged,
         IdentityChanged,
         LedgerError,
         LedgerFailed,
@@ -59,6 +61,7 @@ __all__ = [
     "MISSING",
     "Answer",
     "AttemptOver",
+    "Budget",
     "BudgetExhausted",
     "Case",
     "CommitUnknown",
@@ -66,6 +69,9 @@ __all__ = [
     "Exchange",
     "ExitStatus",
     "Failed",
+    "Guard",
+    "GuardKeyChanged",
+    "GuardSummary",
     "Http",
     "IdentityChanged",
     "Judge",
@@ -100,6 +106,7 @@ __all__ = [
     "evaluate",
     "evaluate_async",
     "exact",
+    "guard",
     "httpx_async_client",
     "httpx_client",
     "json_schema",
@@ -144,6 +151,7 @@ _HOMES = {
         "BudgetExhausted",
         "CommitUnknown",
         "EarlierCallUnknown",
+        "GuardKeyChanged",
         "IdentityChanged",
         "LedgerError",
         "LedgerFailed",
@@ -155,6 +163,7 @@ _HOMES = {
         "UsageError",
         "WorkOrderInvalid",
     ),
+    ".guarding": ("Budget", "Guard", "GuardSummary", "guard"),
     ".judging_api": ("evaluate", "evaluate_async", "qualify", "qualify_async"),
     ".ledger.verdicts": ("NoVerdictReason",),
     ".runner.case_files": ("cases",),

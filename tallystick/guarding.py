@@ -1,0 +1,509 @@
+"""A guard around paid calls in a plain script: each key is called once, and its result kept.
+
+with ts.guard("summaries", if_unknown="repeat", budget=ts.Budget(dispatches=500)) as guard:
+    for doc in docs:
+        print(guard.call(doc["id"], summarise, doc))
+    print(guard.summary())
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import math
+import os
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextvars import copy_context
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, overload
+
+import attrs
+
+from ._wiring import ADAPTERS
+from .adapters.answers import current_dispatch
+from .adapters.callables import is_async, name_of
+from .adapters.key_meanings import meaning_of_call
+from .adapters.python_outcomes import outcome_of_exception, outcome_of_value
+from .ledger.errors import LedgerClosed, UsageError
+from .ledger.growing import newest_of_name
+from .ledger.ledger import Ledger
+from .ledger.location import default_path
+from .ledger.run_reads import find_run
+from .ledger.states import DispatchState, IfUnknown, SlotState
+from .runner.descriptions import Description, describe
+from .runner.guard_runs import GROWING, GuardRun, GuardTarget, KeyAsked, Known, Underway
+from .runner.identity import compare, refuse_changes
+from .runner.protocols import Case, Dispatching, Outcome, SlotView
+from .runner.sessions import find_or_create, stored_identity
+from .runner.work_order import WorkOrder
+
+__all__ = ["Budget", "Guard", "GuardSummary", "guard"]
+
+T = TypeVar("T")
+StrPath = str | os.PathLike[str]
+Amount = str | int | Decimal
+
+_POLICIES: Final = (IfUnknown.KEEP, IfUnknown.REPEAT, IfUnknown.RESEND)
+_CONCURRENCY: Final = 32
+_CHUNK: Final = 1_000
+_LOOK_SECONDS: Final = 0.005
+
+
+@attrs.frozen(kw_only=True)
+class Budget:
+    """What the calls of a guard may use together, over all runs of the script.
+
+    ``dispatches`` is hard. ``usd`` (dollars, as text or number) and ``tokens`` are hard with the most that one call may
+    use (``usd_bound``, ``tokens_bound``); without it they are soft: they stop new calls once reached, and may be
+    overrun by what is under way. Only a result with usage (`Answer`) says what was used.
+    """
+
+    dispatches: int | None = None
+    usd: Amount | None = None
+    usd_bound: Amount | None = None
+    tokens: int | None = None
+    tokens_bound: int | None = None
+
+    def tables(self) -> dict[str, Any]:
+        """As a work order says it."""
+        found: dict[str, Any] = {} if self.dispatches is None else {"dispatches": self.dispatches}
+        for unit, limit, bound in (("usd", self.usd, self.usd_bound), ("tokens", self.tokens, self.tokens_bound)):
+            if limit is not None and bound is not None:
+                found[unit] = {"limit": limit, "bound_per_dispatch": bound}
+            elif limit is not None:
+                found[unit] = {"limit": limit, "kind": "soft"}
+            elif bound is not None:
+                raise UsageError(f"Budget has {unit}_bound and no {unit}", f"say {unit}=... too")
+        return {unit: _plain(table) for unit, table in found.items()}
+
+
+def _plain(table: Any) -> Any:
+    if isinstance(table, Mapping):
+        return {key: _plain(value) for key, value in table.items()}
+    return str(table) if isinstance(table, Decimal) else table
+
+
+@attrs.frozen
+class GuardSummary:
+    """What this pass through the script did, and how the guard stands; amounts in whole units (nano-USD for money).
+
+    ``reused`` results came without a call, ``called`` were calls; of these ``failed``, ``refused`` and ``unknown``.
+    ``unknown_keys`` counts the keys that an operator has to decide about.
+    """
+
+    name: str
+    run_id: str
+    reused: int
+    called: int
+    failed: int
+    refused: int
+    unknown: int
+    unknown_keys: int
+    keys: int
+    spent: Mapping[str, int]
+    held: Mapping[str, int]
+
+    def __str__(self) -> str:
+        amounts = "".join(
+            f"; {_shown(unit, spent)} spent" + (f", {_shown(unit, self.held[unit])} held" if self.held[unit] else "")
+            for unit, spent in self.spent.items()
+        )
+        told = [f"{count} {word}" for word, count in (("failed", self.failed), ("unknown", self.unknown)) if count]
+        more = f" ({', '.join(told)})" if told else ""
+        return f"{self.name}: {self.keys} keys, {self.reused} reused, {self.called} called{more}{amounts}"
+
+
+def _shown(unit: str, amount: int) -> str:
+    return f"${Decimal(amount) / 10**9:.4f}" if unit == "nanousd" else f"{amount} {unit}"
+
+
+def guard(
+    name: str,
+    *,
+    if_unknown: IfUnknown | str = IfUnknown.KEEP,
+    budget: Budget | None = None,
+    ledger: StrPath | None = None,
+    changed: Literal["refuse", "reuse"] = "refuse",
+) -> Guard:
+    """A guard of that name, to be used with ``with`` (or ``async with``); one process at a time is in it.
+
+    ``if_unknown`` says what may follow a call whose outcome is not known: ``keep`` (it is never made again by itself),
+    ``repeat`` (made again as a call of its own) or ``resend`` (made again under the same `request_id`). ``changed``
+    says what happens where a key stands for another function, other code or other arguments than before. The ledger
+    is found as by `run`. Raises UsageError.
+    """
+    try:
+        policy = IfUnknown(if_unknown)
+    except ValueError:
+        policy = IfUnknown.QUERY
+    if policy not in _POLICIES:
+        raise UsageError(f'a guard has no if_unknown = "{if_unknown}"', f"choose one of {', '.join(_POLICIES)}")
+    if changed not in ("refuse", "reuse"):
+        raise UsageError(f'a guard has no changed = "{changed}"', "choose refuse or reuse")
+    return Guard(name, policy, budget or Budget(), default_path() if ledger is None else Path(ledger), changed)
+
+
+class Guard:
+    """Calls each key once; made by `guard`. Safe for threads and for tasks of an event loop.
+
+    Entering takes the guard's run (RunBusy while another process is in it), leaving gives it back.
+    """
+
+    def __init__(self, name: str, if_unknown: IfUnknown, budget: Budget, path: Path, changed: str) -> None:
+        self.name = name
+        self._if_unknown = if_unknown
+        self._budget = budget
+        self._path = path
+        self._reuses_changed = changed == "reuse"
+        self._ledger: Ledger | None = None
+        self._run: GuardRun | None = None
+
+    def open(self) -> Guard:
+        """What entering does, for a notebook. Raises RunBusy, IdentityChanged, UsageError and LedgerError."""
+        if self._run is not None:
+            raise UsageError(f"the guard {self.name} is entered already", "use the one that is open")
+        target = GuardTarget(self._if_unknown)
+        order = WorkOrder(self.name, target=target, cases=GROWING, budgets=self._budget.tables())
+        description = describe(order, ADAPTERS)
+        ledger = Ledger.open(self._path, create=True)
+        try:
+            _refuse_other(ledger, description)
+            run = find_or_create(ledger, description).run
+            self._run = GuardRun(ledger, run.run_id, if_unknown=self._if_unknown, reuses_changed=self._reuses_changed)
+        except BaseException:
+            ledger.close()
+            raise
+        self._ledger = ledger
+        return self
+
+    def close(self) -> None:
+        """What leaving does; idempotent. A call that another thread is still at has an unknown outcome."""
+        run, self._run = self._run, None
+        ledger, self._ledger = self._ledger, None
+        if run is None or ledger is None:
+            return
+        try:
+            if ledger.failure is None:
+                run.close(reason="ended")
+        finally:
+            ledger.close()
+
+    def __enter__(self) -> Guard:
+        return self.open()
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Guard:
+        return await asyncio.to_thread(self.open)
+
+    async def __aexit__(self, *exception: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    # One call.
+
+    @overload
+    def call(
+        self, key: str | int, function: Callable[..., Coroutine[Any, Any, T]], /, *args: Any, **keywords: Any
+    ) -> Awaitable[T]: ...
+    @overload
+    def call(self, key: str | int, function: Callable[..., T], /, *args: Any, **keywords: Any) -> T: ...
+    def call(self, key: str | int, function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Any:
+        """Call the function, or return what it returned under this key before; await it where the function is async.
+
+        What comes back is JSON, the first time too (tuples are lists); of an `Answer`, its value. What the function
+        raises goes on to the caller and is recorded: a failure is called again the next time that its key comes.
+
+        Raises GuardKeyChanged, EarlierCallUnknown and BudgetExhausted, and then nothing was called; UsageError for a
+        result that is not JSON, which is paid for and recorded as failed.
+        """
+        asked = _asked(key, function, args, keywords)
+        if is_async(function):
+            return self._call_async(asked, function, args, keywords)
+        run = self._entered()
+        while not run.claim(asked.key):
+            threading.Event().wait(_LOOK_SECONDS)  # another thread is at this very key
+        try:
+            done, known = run.look([asked])
+            if asked.key in done:
+                return self._reused(done[asked.key])
+            return self._made(run, asked, run.begin(asked, known.get(asked.key)), function, args, keywords)
+        finally:
+            run.leave(asked.key)
+
+    async def _call_async(
+        self, asked: KeyAsked, function: Callable[..., Any], args: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> Any:
+        run = self._entered()
+        # Threads hold keys too, and no event of a loop may be set from one.
+        while not run.claim(asked.key):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_SECONDS)
+        try:
+            done, known = run.look([asked])
+            if asked.key in done:
+                return self._reused(done[asked.key])
+            underway = await run.begin_async(asked, known.get(asked.key))
+            return await self._made_async(run, asked, underway, function, args, keywords)
+        finally:
+            run.leave(asked.key)
+
+    def _made(
+        self, run: GuardRun, asked: KeyAsked, underway: Underway, function: Callable[..., Any], args: Sequence[Any],
+        keywords: Mapping[str, Any],
+    ) -> Any:  # fmt: skip
+        token = current_dispatch.set(_dispatching(run, underway))
+        try:
+            outcome, raised = outcome_of_value(function(*args, **keywords)), None
+        except Exception as problem:  # noqa: BLE001 - it is what became of the call, and goes on to the caller
+            outcome, raised = outcome_of_exception(problem), problem
+        except BaseException as problem:
+            run.end(underway, _broken_off(problem))
+            raise
+        finally:
+            current_dispatch.reset(token)
+        return _result(asked, run.end(underway, outcome), raised)
+
+    async def _made_async(
+        self, run: GuardRun, asked: KeyAsked, underway: Underway, function: Callable[..., Any], args: Sequence[Any],
+        keywords: Mapping[str, Any],
+    ) -> Any:  # fmt: skip
+        token = current_dispatch.set(_dispatching(run, underway))
+        try:
+            outcome, raised = outcome_of_value(await function(*args, **keywords)), None
+        except Exception as problem:  # noqa: BLE001 - it is what became of the call, and goes on to the caller
+            outcome, raised = outcome_of_exception(problem), problem
+        except BaseException as problem:
+            await asyncio.shield(asyncio.ensure_future(run.end_async(underway, _broken_off(problem))))
+            raise
+        finally:
+            current_dispatch.reset(token)
+        ended = await asyncio.shield(asyncio.ensure_future(run.end_async(underway, outcome)))
+        return _result(asked, ended, raised)
+
+    def _reused(self, known: Known) -> Any:
+        self._entered().counts["reused"] += 1
+        return known.value
+
+    def _entered(self) -> GuardRun:
+        if self._run is None:
+            raise LedgerClosed(f"the guard {self.name} is not entered", f'use it inside `with ts.guard("{self.name}")`')
+        return self._run
+
+    # Many calls.
+
+    def map(
+        self,
+        function: Callable[[Any], Any],
+        items: Iterable[Any],
+        *,
+        key: Callable[[Any], str | int] | None = None,
+        concurrency: int = _CONCURRENCY,
+        return_exceptions: bool = False,
+    ) -> Any:
+        """Call the function for each item, several at a time, and return the results as a list in the items' order.
+
+        ``key`` says which key an item has; items that are texts or integers are their own. A blocking function runs on
+        threads, an async one on the running loop: then await the list. At the first exception nothing more is begun,
+        what is under way is waited for, and it is raised; with ``return_exceptions`` it stands in the list instead.
+        Items of the same key are called once. Raises what `call` raises.
+        """
+        if concurrency < 1:
+            raise UsageError(f"map cannot go {concurrency} at a time", "give a concurrency of 1 or more")
+        told = [(_asked(_key_of(item, key), function, (item,), {}), item) for item in items]
+        work = _Mapping(self._entered(), told, return_exceptions=return_exceptions)
+        if is_async(function):
+            return self._map_async(work, function, concurrency)
+        work.prepare_all()
+        if work.left:
+            count = min(concurrency, len(work.left))
+            others = [
+                threading.Thread(target=copy_context().run, args=(self._work, work, function), name="tallystick-guard")
+                for _ in range(count - 1)
+            ]
+            for thread in others:
+                thread.start()
+            try:
+                self._work(work, function)
+            except BaseException:
+                work.stop()
+                raise
+            finally:
+                for thread in others:
+                    thread.join()
+        return work.results()
+
+    def _work(self, work: _Mapping, function: Callable[[Any], Any]) -> None:
+        for asked, item, known in work:
+            try:
+                if not work.run.claim(asked.key):
+                    work.put(asked, self.call(asked.key, function, item))  # somebody else of this script is at it
+                    continue
+                try:
+                    underway = work.run.begin(asked, known)
+                    work.put(asked, self._made(work.run, asked, underway, function, (item,), {}))
+                finally:
+                    work.run.leave(asked.key)
+            except Exception as problem:  # noqa: BLE001 - raised by `results`, or given back
+                work.fail(asked, problem)
+
+    async def _map_async(self, work: _Mapping, function: Callable[[Any], Any], concurrency: int) -> list[Any]:
+        await asyncio.to_thread(work.prepare_all)
+        workers = [
+            asyncio.ensure_future(self._work_async(work, function)) for _ in range(min(concurrency, len(work.left)))
+        ]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            work.stop()
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+        return work.results()
+
+    async def _work_async(self, work: _Mapping, function: Callable[[Any], Any]) -> None:
+        for asked, item, known in work:
+            try:
+                if not work.run.claim(asked.key):
+                    work.put(asked, await self._call_async(asked, function, (item,), {}))
+                    continue
+                try:
+                    underway = await work.run.begin_async(asked, known)
+                    work.put(asked, await self._made_async(work.run, asked, underway, function, (item,), {}))
+                finally:
+                    work.run.leave(asked.key)
+            except Exception as problem:  # noqa: BLE001 - raised by `results`, or given back
+                work.fail(asked, problem)
+
+    def summary(self) -> GuardSummary:
+        """What was reused and called in this pass, and what the guard has spent and holds."""
+        run = self._entered()
+        states, budgets = run.standing()
+        counts: Counter[str] = run.counts
+        of_run = [one for one in budgets if one.plan.scope == "run"]
+        return GuardSummary(
+            self.name, run.coordinator.run_id, counts["reused"], counts["called"], counts["failed"], counts["refused"],
+            counts["unknown"], states[SlotState.UNKNOWN], sum(states.values()),
+            {one.plan.unit: one.settled for one in of_run}, {one.plan.unit: one.held for one in of_run},
+        )  # fmt: skip
+
+
+class _Mapping:
+    """The items of one `map`, handed out to whoever works at them."""
+
+    def __init__(self, run: GuardRun, told: Sequence[tuple[KeyAsked, Any]], *, return_exceptions: bool) -> None:
+        self.run = run
+        self._told = told
+        self._returns = return_exceptions
+        self._found: dict[str, Any] = {}
+        self._failed: dict[str, Exception] = {}
+        self._lock = threading.Lock()
+        self._is_stopped = False
+        self.left: list[tuple[KeyAsked, Any, Any]] = []
+        self._next: Iterator[tuple[KeyAsked, Any, Any]] = iter(())
+
+    def prepare_all(self) -> None:
+        """Find what was answered before, and plan what is new, some hundred keys at a time."""
+        first: dict[str, tuple[KeyAsked, Any]] = {}
+        for asked, item in self._told:
+            before = first.setdefault(asked.key, (asked, item))[0]
+            if before.text != asked.text:
+                raise UsageError(f'two items have the key "{asked.key}"', "give each item a key of its own")
+        for some in _batched(first):
+            done, known = self.run.look([asked for asked, _ in some])
+            self._found.update({key: one.value for key, one in done.items()})
+            new = [asked for asked, _ in some if asked.key not in done and asked.key not in known]
+            if new:
+                known |= self.run.plan(new)
+            self.left += [(asked, item, known[asked.key]) for asked, item in some if asked.key not in done]
+        self.run.counts["reused"] += len(self._told) - len(self.left)
+        self._next = iter(self.left)
+
+    def __iter__(self) -> Iterator[tuple[KeyAsked, Any, Any]]:
+        while True:
+            with self._lock:
+                taken = None if self._is_stopped else next(self._next, None)
+            if taken is None:
+                return
+            yield taken
+
+    def put(self, asked: KeyAsked, value: Any) -> None:
+        self._found[asked.key] = value
+
+    def fail(self, asked: KeyAsked, problem: Exception) -> None:
+        self._failed[asked.key] = problem
+        if not self._returns:
+            self.stop()
+
+    def stop(self) -> None:
+        """Nothing more is handed out."""
+        with self._lock:
+            self._is_stopped = True
+
+    def results(self) -> list[Any]:
+        """In the order of the items; raises the first item's exception, unless they are to be given back."""
+        if not self._returns:
+            for asked, _ in self._told:
+                if asked.key in self._failed:
+                    raise self._failed[asked.key]
+        return [self._failed.get(asked.key) or self._found[asked.key] for asked, _ in self._told]
+
+
+def _batched(first: Mapping[str, tuple[KeyAsked, Any]]) -> Iterator[tuple[tuple[KeyAsked, Any], ...]]:
+    values = iter(first.values())
+    while some := tuple(itertools.islice(values, _CHUNK)):
+        yield some
+
+
+def _refuse_other(ledger: Ledger, description: Description) -> None:
+    """A guard of that name that was something else: a changed promise would pay for everything again, unasked."""
+    with ledger.reading() as reader:
+        run_id = newest_of_name(reader, description.order.name)
+        found = None if run_id is None else find_run(reader, run_id)
+    if found is not None and found.work_order_digest != description.digest:
+        refuse_changes(found.run_id, compare(stored_identity(found), description.identity))
+
+
+def _asked(key: object, function: Callable[..., Any], args: tuple[Any, ...], keywords: Mapping[str, Any]) -> KeyAsked:
+    if isinstance(key, bool) or not isinstance(key, str | int) or key == "":
+        raise UsageError(
+            f"a key is a text or an integer, not {key!r}", "give one that stays the same for the same call"
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(
+            f"{name_of(function)} is a generator, whose results cannot be kept", "let it return a list of them"
+        )
+    return KeyAsked(str(key), name_of(function), meaning_of_call(function, args, keywords))
+
+
+def _key_of(item: Any, key: Callable[[Any], str | int] | None) -> str | int:
+    if key is not None:
+        return key(item)
+    if isinstance(item, str | int) and not isinstance(item, bool):
+        return item
+    raise UsageError(
+        f"an item of type {type(item).__name__} is no key", "say which: guard.map(function, items, key=...)"
+    )
+
+
+def _dispatching(run: GuardRun, underway: Underway) -> Dispatching:
+    view = SlotView(run.coordinator.run_id, Case(underway.key, None), "default", 1)
+    return Dispatching(underway.request_id, underway.dispatch.attempt_no, underway.dispatch.dispatch_no, view, math.inf)
+
+
+def _broken_off(problem: BaseException) -> Outcome:
+    return Outcome(DispatchState.UNKNOWN, "guard.broken_off", type(problem).__name__)
+
+
+def _result(asked: KeyAsked, outcome: Outcome, raised: Exception | None) -> Any:
+    if raised is not None:
+        raise raised
+    if outcome.state is DispatchState.ANSWERED:
+        return outcome.answer
+    raise UsageError(
+        f'the result of key "{asked.key}" cannot be kept: {outcome.message}',
+        "let the function return text, numbers, lists or mappings of them; the call is paid for and recorded as failed",
+    )
