@@ -179,10 +179,7 @@ def _read(reader: Reader, digest: str) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> None:
-    for folder in (path.parent.parent.parent, path.parent.parent, path.parent):
-        if not folder.is_dir():
-            folder.mkdir(exist_ok=True)
-            _sync(folder.parent)
+    _make_durable_folders(path.parent.parent.parent, path.parent.parent, path.parent)
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}{_PART}")
     try:
         with temporary.open("xb") as file:
@@ -193,6 +190,23 @@ def _write(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+_durable: Final[set[Path]] = set()
+
+
+def _make_durable_folders(*folders: Path) -> None:
+    """Make each folder, and make sure that its name is on the disk.
+
+    A folder that is there may have been made by somebody who has not synced its name yet, or died before; so each
+    process syncs once for each.
+    """
+    for folder in folders:
+        if folder in _durable and folder.is_dir():
+            continue
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
+        _durable.add(folder)
 
 
 def _sync(folder: Path) -> None:

@@ -69,7 +69,7 @@ class ArtifactStage:
                     folder.mkdir()
                     changed |= {folder.parent, folder}
             file_of(self._folder, digest).replace(path)
-            changed.add(path.parent)
+            changed |= {artifacts, path.parent}  # a folder that is there may not have a durable name yet
         for folder in sorted(changed, key=lambda one: len(one.parts), reverse=True):
             sync_folder(folder)
 

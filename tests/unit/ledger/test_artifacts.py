@@ -83,6 +83,20 @@ def test_a_file_is_synced_named_and_its_folder_synced_before_its_row_is_committe
     assert got(ledger, digest) == LARGE
 
 
+def test_a_folder_that_somebody_else_has_just_made_is_synced_before_a_file_in_it_is_relied_on(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = digest_of_bytes(LARGE)
+    file_of(ledger.artifacts, digest).parent.mkdir(parents=True)
+    synced: list[Path] = []
+    monkeypatch.setattr(artifacts, "_sync", synced.append)
+    artifacts.prepare(ledger, LARGE)
+    assert {ledger.path.parent, ledger.artifacts.parent, ledger.artifacts} <= set(synced)
+    synced.clear()
+    artifacts.prepare(ledger, LARGE + b"!")
+    assert ledger.artifacts.parent not in synced, "once is enough"
+
+
 def test_a_death_between_file_and_row_leaves_an_orphan_that_a_check_lists(ledger: Ledger) -> None:
     with Child("put_large", ledger.path, crashpoint="scribe.commit.before@2") as child:
         assert child.end() == -9
