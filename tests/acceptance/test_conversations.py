@@ -307,6 +307,7 @@ def test_e07_a_user_function_that_kills_its_process_parks_its_case_and_no_other(
     cases = [{"id": name, "input": {"turns": 2, "say": ["a", "c"]}} for name in ("deadly", "x", "y")]
     conversation = {"user": "simulated", "file": "simulated.py"}
     site.order(http_talks(site, cases, if_unknown="keep", judges=(), conversation=conversation, solitary_deaths_max=2))
+    ended = 9
     for _ in range(10):
         if (ended := site.run().ended()) != 9:
             break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 import tallystick as ts
 from tallystick._wiring import ADAPTERS
-from tallystick.ledger.canonical import JsonValue, parse_json
+from tallystick.ledger.canonical import JsonValue
 from tallystick.ledger.checks import require_sound
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.run_ends import retry
@@ -91,7 +92,7 @@ def test_all_answers_can_be_what_is_observed(ledger: Ledger) -> None:
     outcome = run(ledger, talks(Talker(), "a", "b", conversation={"turns": "$.turns", "answer": "all"}))
     (attempt,) = page(ledger, outcome).attempts
     assert attempt.answer == '["a","b"]'
-    assert [turn["message"] for turn in parse_json(attempt.evidence)["turns"]] == ["a", "b"]
+    assert [turn["message"] for turn in json.loads(attempt.evidence)["turns"]] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -329,7 +330,7 @@ def test_a_fetched_turn_goes_on_in_the_same_session(ledger: Ledger) -> None:
     target = Talker(Resuming.RESTART, rule=once(2, UNKNOWN), if_unknown=IfUnknown.QUERY, query_answer=fetched)
     outcome = run(ledger, talks(target, "a", "b", "c"))
     (attempt,) = page(ledger, outcome).attempts
-    told = parse_json(attempt.evidence)["turns"]
+    told = json.loads(attempt.evidence)["turns"]
     assert [(turn["answer"], turn.get("source")) for turn in told] == [("a", None), ("fetched", "query"), ("a+c", None)]
     assert len(target.begun) == 1
 

@@ -192,7 +192,7 @@ def test_a_target_that_asks_for_a_turn_is_refused_where_there_is_none(tmp_path: 
 )
 def test_targets_that_hear_what_is_said_are_taken(tmp_path: Path, target: dict[str, Any]) -> None:
     (tmp_path / "bot.py").write_text(BOT)
-    rows = [{"id": "a", "input": {"turns": ["x"]}}]
+    rows: list[dict[str, Any]] = [{"id": "a", "input": {"turns": ["x"]}}]
     order = WorkOrder("x", cases=rows, target=target, conversation={"turns": "$.turns"}, folder=tmp_path)
     assert describe(order, ADAPTERS).turns == 1
 
