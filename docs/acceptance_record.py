@@ -73,6 +73,7 @@ CODE: Final = {
     "e03d": ("ledger/coordinators.py", "ledger/budgets.py"),
     "e04": ("runner/late_answers.py", "ledger/attempts.py"),
     "e06": ("ledger/identifiers.py", "ledger/attempts.py"),
+    "e07": ("runner/turn_steps.py", "ledger/turns.py", "ledger/settlements.py"),
     "e08": ("ledger/budgets.py", "ledger/run_ends.py"),
     "e11": ("ledger/history.py", "ledger/report_rows.py", "runner/report_reading.py"),
     "e13": ("runner/identity.py", "runner/sessions.py"),

@@ -147,6 +147,8 @@ def test_what_the_how_tos_show_works(tmp_path: Path) -> None:
     judging, figures = (defined(block) for block in blocks(DOCS / "how-to" / "write-a-judge.md", "python"))
     ts.run(judging["order"], ledger=path)
     assert figures["rates"](path, "shortening") == {("short_enough", "default"): 1.0, ("overlap", "default"): 0.0}
+    (talking,) = blocks(DOCS / "how-to" / "hold-a-conversation.md", "python")
+    assert ts.run(defined(talking)["order"], ledger=path).next is ts.NextMove.NOTHING
     (supervising,) = blocks(DOCS / "how-to" / "supervise-a-run.md", "python")
     with pytest.raises(ts.TallystickError, match="given"):  # its targets were objects
         defined(supervising)["go_on_until_it_needs_somebody"](path, outcome.run_id)
