@@ -67,13 +67,9 @@ def written(site: Site, form: str, *options: object) -> bytes:
     return path.read_bytes()
 
 
-def looked_at(site: Site, *, at: int | None = None) -> list[str | bytes]:
+def looked_at(site: Site) -> list[str | bytes]:
     """Every form of the report, a slice of it, groups, a comparison and the gates, each from a process of its own."""
-    pinned = [] if at is None else ["--at", at]
-    sides = (
-        ["acceptance:old", "acceptance:new"] if at is None else [f"acceptance:{side}@{at}" for side in ("old", "new")]
-    )
-    gated = site.start("gate", "--json", *pinned)
+    gated = site.start("gate", "--json")
     assert gated.ended() in (1, 3), gated.err
     return [
         *(written(site, form) for form in FORMS),
