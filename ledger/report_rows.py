@@ -197,7 +197,9 @@ def slot_rows(
     answer, and not which.
     """
     for first in range(0, history.planned, _SLOTS_AT_ONCE):
-        yield from _part(turn(), history, (first, first + _SLOTS_AT_ONCE), evaluation_no, with_texts=with_texts)
+        yield from _part(
+            turn(), history, (first, min(first + _SLOTS_AT_ONCE, history.planned)), evaluation_no, with_texts=with_texts
+        )
 
 
 def _part(

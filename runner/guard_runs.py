@@ -33,7 +33,7 @@ from .holds import holds_by_variant
 from .outcome_facts import facts_of
 from .protocols import Outcome, Prepared, QueryAnswer, QueryState, SlotView
 
-__all__ = ["GROWING", "GuardRun", "GuardTarget", "KeyAsked", "Known", "Underway"]
+__all__ = ["GROWING", "GuardRun", "GuardTarget", "KeyAsked", "Known", "Underway", "broken_off"]
 
 _HEAD_KEY: Final = "function"
 
@@ -312,6 +312,11 @@ class GuardRun:
         """The keys by state, and the budgets."""
         with self._ledger.reading() as reader:
             return slot_counts(reader, self._run_key), own_budgets_of(reader, self._run_key)
+
+
+def broken_off(problem: BaseException) -> Outcome:
+    """What is known of a call that was cancelled or interrupted."""
+    return Outcome(DispatchState.UNKNOWN, "guard.broken_off", type(problem).__name__)
 
 
 def _refuse(tx: Transaction, key: DispatchKey, facts: DispatchFacts) -> None:

@@ -10,24 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import itertools
 import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
-from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, overload
-
-import attrs
+from typing import Any, Final, Literal
 
 from ._wiring import ADAPTERS
 from .adapters.answers import current_dispatch
 from .adapters.callables import is_async, name_of
 from .adapters.key_meanings import meaning_of_call
 from .adapters.python_outcomes import outcome_of_exception, outcome_of_value
+from .guard_budget import Budget, GuardSummary
+from .guard_mapping import GuardMapping
 from .ledger.errors import LedgerClosed, UsageError
 from .ledger.growing import newest_of_name
 from .ledger.ledger import Ledger
@@ -35,7 +33,7 @@ from .ledger.location import default_path
 from .ledger.run_reads import find_run
 from .ledger.states import DispatchState, IfUnknown, SlotState
 from .runner.descriptions import Description, describe
-from .runner.guard_runs import GROWING, GuardRun, GuardTarget, KeyAsked, Known, Underway
+from .runner.guard_runs import GROWING, GuardRun, GuardTarget, KeyAsked, Known, Underway, broken_off
 from .runner.identity import compare, refuse_changes
 from .runner.protocols import Case, Dispatching, Outcome, SlotView
 from .runner.sessions import find_or_create, stored_identity
@@ -43,82 +41,11 @@ from .runner.work_order import WorkOrder
 
 __all__ = ["Budget", "Guard", "GuardSummary", "guard"]
 
-T = TypeVar("T")
 StrPath = str | os.PathLike[str]
-Amount = str | int | Decimal
 
 _POLICIES: Final = (IfUnknown.KEEP, IfUnknown.REPEAT, IfUnknown.RESEND)
 _CONCURRENCY: Final = 32
-_CHUNK: Final = 1_000
 _LOOK_SECONDS: Final = 0.005
-
-
-@attrs.frozen(kw_only=True)
-class Budget:
-    """What the calls of a guard may use together, over all runs of the script.
-
-    ``dispatches`` is hard. ``usd`` (dollars, as text or number) and ``tokens`` are hard with the most that one call may
-    use (``usd_bound``, ``tokens_bound``); without it they are soft: they stop new calls once reached, and may be
-    overrun by what is under way. Only a result with usage (`Answer`) says what was used.
-    """
-
-    dispatches: int | None = None
-    usd: Amount | None = None
-    usd_bound: Amount | None = None
-    tokens: int | None = None
-    tokens_bound: int | None = None
-
-    def tables(self) -> dict[str, Any]:
-        """As a work order says it."""
-        found: dict[str, Any] = {} if self.dispatches is None else {"dispatches": self.dispatches}
-        for unit, limit, bound in (("usd", self.usd, self.usd_bound), ("tokens", self.tokens, self.tokens_bound)):
-            if limit is not None and bound is not None:
-                found[unit] = {"limit": limit, "bound_per_dispatch": bound}
-            elif limit is not None:
-                found[unit] = {"limit": limit, "kind": "soft"}
-            elif bound is not None:
-                raise UsageError(f"Budget has {unit}_bound and no {unit}", f"say {unit}=... too")
-        return {unit: _plain(table) for unit, table in found.items()}
-
-
-def _plain(table: Any) -> Any:
-    if isinstance(table, Mapping):
-        return {key: _plain(value) for key, value in table.items()}
-    return str(table) if isinstance(table, Decimal) else table
-
-
-@attrs.frozen
-class GuardSummary:
-    """What this pass through the script did, and how the guard stands; amounts in whole units (nano-USD for money).
-
-    ``reused`` results came without a call, ``called`` were calls; of these ``failed``, ``refused`` and ``unknown``.
-    ``unknown_keys`` counts the keys that an operator has to decide about.
-    """
-
-    name: str
-    run_id: str
-    reused: int
-    called: int
-    failed: int
-    refused: int
-    unknown: int
-    unknown_keys: int
-    keys: int
-    spent: Mapping[str, int]
-    held: Mapping[str, int]
-
-    def __str__(self) -> str:
-        amounts = "".join(
-            f"; {_shown(unit, spent)} spent" + (f", {_shown(unit, self.held[unit])} held" if self.held[unit] else "")
-            for unit, spent in self.spent.items()
-        )
-        told = [f"{count} {word}" for word, count in (("failed", self.failed), ("unknown", self.unknown)) if count]
-        more = f" ({', '.join(told)})" if told else ""
-        return f"{self.name}: {self.keys} keys, {self.reused} reused, {self.called} called{more}{amounts}"
-
-
-def _shown(unit: str, amount: int) -> str:
-    return f"${Decimal(amount) / 10**9:.4f}" if unit == "nanousd" else f"{amount} {unit}"
 
 
 def guard(
@@ -206,12 +133,6 @@ class Guard:
 
     # One call.
 
-    @overload
-    def call(
-        self, key: str | int, function: Callable[..., Coroutine[Any, Any, T]], /, *args: Any, **keywords: Any
-    ) -> Awaitable[T]: ...
-    @overload
-    def call(self, key: str | int, function: Callable[..., T], /, *args: Any, **keywords: Any) -> T: ...
     def call(self, key: str | int, function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Any:
         """Call the function, or return what it returned under this key before; await it where the function is async.
 
@@ -261,7 +182,7 @@ class Guard:
         except Exception as problem:  # noqa: BLE001 - it is what became of the call, and goes on to the caller
             outcome, raised = outcome_of_exception(problem), problem
         except BaseException as problem:
-            run.end(underway, _broken_off(problem))
+            run.end(underway, broken_off(problem))
             raise
         finally:
             current_dispatch.reset(token)
@@ -277,7 +198,7 @@ class Guard:
         except Exception as problem:  # noqa: BLE001 - it is what became of the call, and goes on to the caller
             outcome, raised = outcome_of_exception(problem), problem
         except BaseException as problem:
-            await asyncio.shield(asyncio.ensure_future(run.end_async(underway, _broken_off(problem))))
+            await asyncio.shield(asyncio.ensure_future(run.end_async(underway, broken_off(problem))))
             raise
         finally:
             current_dispatch.reset(token)
@@ -314,7 +235,7 @@ class Guard:
         if concurrency < 1:
             raise UsageError(f"map cannot go {concurrency} at a time", "give a concurrency of 1 or more")
         told = [(_asked(_key_of(item, key), function, (item,), {}), item) for item in items]
-        work = _Mapping(self._entered(), told, return_exceptions=return_exceptions)
+        work = GuardMapping(self._entered(), told, return_exceptions=return_exceptions)
         if is_async(function):
             return self._map_async(work, function, concurrency)
         work.prepare_all()
@@ -336,7 +257,7 @@ class Guard:
                     thread.join()
         return work.results()
 
-    def _work(self, work: _Mapping, function: Callable[[Any], Any]) -> None:
+    def _work(self, work: GuardMapping, function: Callable[[Any], Any]) -> None:
         for asked, item, known in work:
             try:
                 if not work.run.claim(asked.key):
@@ -350,7 +271,7 @@ class Guard:
             except Exception as problem:  # noqa: BLE001 - raised by `results`, or given back
                 work.fail(asked, problem)
 
-    async def _map_async(self, work: _Mapping, function: Callable[[Any], Any], concurrency: int) -> list[Any]:
+    async def _map_async(self, work: GuardMapping, function: Callable[[Any], Any], concurrency: int) -> list[Any]:
         await asyncio.to_thread(work.prepare_all)
         workers = [
             asyncio.ensure_future(self._work_async(work, function)) for _ in range(min(concurrency, len(work.left)))
@@ -364,7 +285,7 @@ class Guard:
             await asyncio.gather(*workers, return_exceptions=True)
         return work.results()
 
-    async def _work_async(self, work: _Mapping, function: Callable[[Any], Any]) -> None:
+    async def _work_async(self, work: GuardMapping, function: Callable[[Any], Any]) -> None:
         for asked, item, known in work:
             try:
                 if not work.run.claim(asked.key):
@@ -389,73 +310,6 @@ class Guard:
             counts["unknown"], states[SlotState.UNKNOWN], sum(states.values()),
             {one.plan.unit: one.settled for one in of_run}, {one.plan.unit: one.held for one in of_run},
         )  # fmt: skip
-
-
-class _Mapping:
-    """The items of one `map`, handed out to whoever works at them."""
-
-    def __init__(self, run: GuardRun, told: Sequence[tuple[KeyAsked, Any]], *, return_exceptions: bool) -> None:
-        self.run = run
-        self._told = told
-        self._returns = return_exceptions
-        self._found: dict[str, Any] = {}
-        self._failed: dict[str, Exception] = {}
-        self._lock = threading.Lock()
-        self._is_stopped = False
-        self.left: list[tuple[KeyAsked, Any, Any]] = []
-        self._next: Iterator[tuple[KeyAsked, Any, Any]] = iter(())
-
-    def prepare_all(self) -> None:
-        """Find what was answered before, and plan what is new, some hundred keys at a time."""
-        first: dict[str, tuple[KeyAsked, Any]] = {}
-        for asked, item in self._told:
-            before = first.setdefault(asked.key, (asked, item))[0]
-            if before.text != asked.text:
-                raise UsageError(f'two items have the key "{asked.key}"', "give each item a key of its own")
-        for some in _batched(first):
-            done, known = self.run.look([asked for asked, _ in some])
-            self._found.update({key: one.value for key, one in done.items()})
-            new = [asked for asked, _ in some if asked.key not in done and asked.key not in known]
-            if new:
-                known |= self.run.plan(new)
-            self.left += [(asked, item, known[asked.key]) for asked, item in some if asked.key not in done]
-        self.run.counts["reused"] += len(self._told) - len(self.left)
-        self._next = iter(self.left)
-
-    def __iter__(self) -> Iterator[tuple[KeyAsked, Any, Any]]:
-        while True:
-            with self._lock:
-                taken = None if self._is_stopped else next(self._next, None)
-            if taken is None:
-                return
-            yield taken
-
-    def put(self, asked: KeyAsked, value: Any) -> None:
-        self._found[asked.key] = value
-
-    def fail(self, asked: KeyAsked, problem: Exception) -> None:
-        self._failed[asked.key] = problem
-        if not self._returns:
-            self.stop()
-
-    def stop(self) -> None:
-        """Nothing more is handed out."""
-        with self._lock:
-            self._is_stopped = True
-
-    def results(self) -> list[Any]:
-        """In the order of the items; raises the first item's exception, unless they are to be given back."""
-        if not self._returns:
-            for asked, _ in self._told:
-                if asked.key in self._failed:
-                    raise self._failed[asked.key]
-        return [self._failed.get(asked.key) or self._found[asked.key] for asked, _ in self._told]
-
-
-def _batched(first: Mapping[str, tuple[KeyAsked, Any]]) -> Iterator[tuple[tuple[KeyAsked, Any], ...]]:
-    values = iter(first.values())
-    while some := tuple(itertools.islice(values, _CHUNK)):
-        yield some
 
 
 def _refuse_other(ledger: Ledger, description: Description) -> None:
@@ -492,10 +346,6 @@ def _key_of(item: Any, key: Callable[[Any], str | int] | None) -> str | int:
 def _dispatching(run: GuardRun, underway: Underway) -> Dispatching:
     view = SlotView(run.coordinator.run_id, Case(underway.key, None), "default", 1)
     return Dispatching(underway.request_id, underway.dispatch.attempt_no, underway.dispatch.dispatch_no, view, math.inf)
-
-
-def _broken_off(problem: BaseException) -> Outcome:
-    return Outcome(DispatchState.UNKNOWN, "guard.broken_off", type(problem).__name__)
 
 
 def _result(asked: KeyAsked, outcome: Outcome, raised: Exception | None) -> Any:

@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tallystick as ts
+from tallystick.ledger.checks import check_ledger
+from tallystick.ledger.ledger import Ledger
+from tallystick.ledger.states import SlotState
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "guard.db"
+    with Ledger.open(tmp_path / "guard.db") as ledger:
+        assert check_ledger(ledger) == []
+
+
+calls: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_called() -> None:
+    calls.clear()
+
+
+def double(number: int) -> int:
+    calls.append(number)
+    return 2 * number
+
+
+def triple(number: int) -> int:
+    calls.append(number)
+    return 3 * number
+
+
+async def double_async(number: int) -> int:
+    calls.append(number)
+    await asyncio.sleep(0)
+    return 2 * number
+
+
+def test_a_key_is_called_once_in_all_runs_of_a_script(path: Path) -> None:
+    for reused in (0, 2):
+        with ts.guard("g", ledger=path) as guard:
+            assert [guard.call(key, double, key) for key in (1, 2)] == [2, 4]
+            assert (guard.summary().reused, guard.summary().called) == (reused, 2 - reused)
+    assert calls == [1, 2]
+
+
+def test_the_same_key_twice_in_one_script_is_one_call(path: Path) -> None:
+    with ts.guard("g", ledger=path) as guard:
+        assert guard.call("a", double, 1) == guard.call("a", double, 1)
+        assert guard.map(double, [5, 5, 6]) == [10, 10, 12]
+    assert sorted(calls) == [1, 5, 6]
+
+
+def test_two_functions_under_one_key_are_told_apart(path: Path) -> None:
+    with ts.guard("g", ledger=path) as guard:
+        guard.call("a", double, 1)
+        with pytest.raises(ts.GuardKeyChanged, match=r'key "a" stands for .*triple, not .*double as before'):
+            guard.call("a", triple, 1)
+    assert calls == [1]
+
+
+def test_a_changed_argument_or_code_under_a_key_is_refused_and_may_be_reused_by_word(path: Path) -> None:
+    def made(factor: int) -> Any:
+        source = f"def scaled(number):\n    return {factor} * number\n"
+        space: dict[str, Any] = {"__name__": "made"}
+        exec(source, space)
+        return space["scaled"]
+
+    with ts.guard("g", ledger=path) as guard:
+        assert guard.call("a", made(2), 1) == 2
+        with pytest.raises(ts.GuardKeyChanged, match="other arguments of made:scaled"):
+            guard.call("a", made(2), 7)
+        with pytest.raises(ts.GuardKeyChanged, match="another code of made:scaled"):
+            guard.call("a", made(3), 1)
+    with ts.guard("g", ledger=path, changed="reuse") as guard:
+        assert guard.call("a", made(3), 7) == 2
+
+
+def test_what_a_call_is_given_counts_also_through_partials_and_classes(path: Path) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Document:
+        text: str
+
+    def length(document: Document, extra: int = 0) -> int:
+        return len(document.text) + extra
+
+    with ts.guard("g", ledger=path) as guard:
+        assert guard.call("a", functools.partial(length, extra=1), Document("ab")) == 3
+        assert guard.call("a", length, Document("ab"), extra=1) == 3
+        with pytest.raises(ts.GuardKeyChanged):
+            guard.call("a", length, Document("abc"), extra=1)
+
+
+def test_what_a_function_raises_goes_on_and_its_key_is_called_again_next_time(path: Path) -> None:
+    def fails_once(number: int) -> int:
+        calls.append(number)
+        if len(calls) == 1:
+            raise KeyError("not yet")
+        return number
+
+    with ts.guard("g", ledger=path) as guard, pytest.raises(KeyError, match="not yet"):
+        guard.call("a", fails_once, 1)
+    with ts.guard("g", ledger=path) as guard:
+        assert guard.call("a", fails_once, 1) == 1
+        assert guard.summary().spent == {}
+    with ts.open(path) as ledger:
+        (page,) = ledger.case("g", "a")
+        assert (page.attempts[0].state, page.attempts[0].reason) == ("failed", "python.exception")
+        assert ledger.report("g") is not None
+
+
+def test_an_unknown_outcome_is_not_called_again_by_itself(path: Path) -> None:
+    def times_out(number: int) -> int:
+        calls.append(number)
+        raise TimeoutError("no answer")
+
+    with ts.guard("g", ledger=path) as guard:
+        with pytest.raises(TimeoutError):
+            guard.call("a", times_out, 1)
+        with pytest.raises(ts.EarlierCallUnknown, match="tallystick reconcile"):
+            guard.call("a", times_out, 1)
+        assert guard.summary().unknown_keys == 1
+    assert calls == [1]
+
+
+def test_an_unknown_outcome_is_called_again_where_that_is_declared(path: Path) -> None:
+    answers = iter([TimeoutError("no answer"), 7])
+    seen: list[str] = []
+
+    def flaky() -> object:
+        seen.append(ts.request_id())
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    for name, policy, ids in (("again", "repeat", 2), ("resent", "resend", 1)):
+        answers = iter([TimeoutError("no answer"), 7])
+        seen.clear()
+        with ts.guard(name, ledger=path, if_unknown=policy, budget=ts.Budget(dispatches=9)) as guard:
+            with pytest.raises(TimeoutError):
+                guard.call("a", flaky)
+            assert guard.call("a", flaky) == 7
+            assert guard.summary().held == {"dispatches": 1}
+        assert len(set(seen)) == ids
+
+
+def test_a_full_budget_stops_before_the_call_and_a_larger_one_goes_on(path: Path) -> None:
+    with ts.guard("g", ledger=path, budget=ts.Budget(dispatches=2)) as guard:
+        assert guard.map(double, [1, 2]) == [2, 4]
+        with pytest.raises(ts.BudgetExhausted):
+            guard.call(3, double, 3)
+    assert calls.count(3) == 0
+    with ts.guard("g", ledger=path, budget=ts.Budget(dispatches=3)) as guard:
+        assert guard.map(double, [1, 2, 3]) == [2, 4, 6]
+
+
+def test_usage_of_an_answer_is_counted(path: Path) -> None:
+    def paid() -> ts.Answer:
+        return ts.Answer("text", usage={"cost_usd": "0.25", "tokens_in": 4, "tokens_out": 6})
+
+    budget = ts.Budget(usd="5.00", usd_bound="1.00", tokens=1000)
+    with ts.guard("g", ledger=path, budget=budget) as guard:
+        assert guard.call("a", paid) == "text"
+        assert guard.summary().spent == {"nanousd": 250_000_000, "tokens": 10}
+        assert "$0.2500 spent" in str(guard.summary())
+
+
+@pytest.mark.parametrize("key", ["", True, 1.5, None, ("a",)])
+def test_a_key_that_is_none_is_refused(path: Path, key: Any) -> None:
+    with ts.guard("g", ledger=path) as guard, pytest.raises(ts.UsageError, match="a key is a text or an integer"):
+        guard.call(key, double, 1)
+
+
+def test_generators_and_results_that_are_not_json_are_refused_with_their_remedy(path: Path) -> None:
+    def parts() -> Iterator[int]:
+        yield 1
+
+    with ts.guard("g", ledger=path) as guard:
+        with pytest.raises(ts.UsageError, match="is a generator"):
+            guard.call("a", parts)
+        with pytest.raises(ts.UsageError, match='the result of key "b" cannot be kept'):
+            guard.call("b", object)
+        with pytest.raises(ts.UsageError, match="cannot be kept"):
+            guard.call("c", lambda: (number for number in range(3)))
+        assert guard.call("d", lambda: (1, 2)) == [1, 2], "as it will come back the next time"
+
+
+def test_map_gives_results_in_order_and_raises_the_first_failure_once_nothing_is_under_way(path: Path) -> None:
+    def picky(number: int) -> int:
+        if number == 3:
+            raise ValueError("three")
+        return number
+
+    with ts.guard("g", ledger=path) as guard:
+        with pytest.raises(ValueError, match="three"):
+            guard.map(picky, range(6), concurrency=2)
+        results = guard.map(picky, range(6), concurrency=2, return_exceptions=True)
+        assert [number for number in results if isinstance(number, int)] == [0, 1, 2, 4, 5]
+        assert isinstance(results[3], ValueError)
+
+
+def test_map_says_which_item_has_no_key_and_which_two_have_the_same(path: Path) -> None:
+    with ts.guard("g", ledger=path) as guard:
+        with pytest.raises(ts.UsageError, match=r"key=\.\.\."):
+            guard.map(len, [{"id": 1}])
+        with pytest.raises(ts.UsageError, match='two items have the key "x"'):
+            guard.map(len, ["a", "bc"], key=lambda item: "x")
+        with pytest.raises(ts.UsageError, match="0 at a time"):
+            guard.map(len, ["a"], concurrency=0)
+
+
+def test_threads_that_come_to_one_key_at_the_same_time_make_one_call(path: Path) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def slow() -> int:
+        calls.append("slow")
+        begun.set()
+        assert go.wait(30)
+        return 1
+
+    results: list[int] = []
+    with ts.guard("g", ledger=path) as guard:
+        threads = [threading.Thread(target=lambda: results.append(guard.call("a", slow))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        assert begun.wait(30)
+        go.set()
+        for thread in threads:
+            thread.join()
+    assert results == [1] * 4
+    assert calls == ["slow"]
+
+
+def test_a_guard_works_on_a_running_loop_and_awaits_async_functions(path: Path) -> None:
+    async def notebook() -> None:
+        with ts.guard("g", ledger=path) as guard:  # a blocking guard in a cell
+            assert guard.call("sync", double, 1) == 2
+            assert await guard.call("async", double_async, 2) == 4
+        async with ts.guard("g", ledger=path) as guard:
+            assert await guard.map(double_async, [3, 4, 3]) == [6, 8, 6]
+            assert await guard.call("async", double_async, 2) == 4
+
+    asyncio.run(notebook())
+    assert sorted(calls) == [1, 2, 3, 4]
+
+
+def test_a_cancelled_call_has_an_unknown_outcome(path: Path) -> None:
+    async def cancelled() -> None:
+        begun = asyncio.Event()
+
+        async def hangs() -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        with ts.guard("g", ledger=path) as guard:
+            task = asyncio.ensure_future(guard.call("a", hangs))
+            await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert guard.summary().unknown_keys == 1
+
+    asyncio.run(cancelled())
+
+
+def test_a_guard_can_be_opened_and_closed_by_hand_and_is_refused_outside(path: Path) -> None:
+    guard = ts.guard("g", ledger=path).open()
+    assert guard.call("a", double, 1) == 2
+    with pytest.raises(ts.UsageError, match="entered already"):
+        guard.open()
+    with pytest.raises(ts.RunBusy):
+        ts.guard("g", ledger=path).open()
+    guard.close()
+    guard.close()
+    with pytest.raises(ts.LedgerError, match="not entered"):
+        guard.call("a", double, 1)
+
+
+def test_a_guard_of_another_promise_is_refused_instead_of_paid_for_again(path: Path) -> None:
+    with ts.guard("g", ledger=path) as guard:
+        guard.call("a", double, 1)
+    with pytest.raises(ts.IdentityChanged, match="if_unknown"):
+        ts.guard("g", ledger=path, if_unknown="repeat").open()
+    with pytest.raises(ts.UsageError, match='no if_unknown = "query"'):
+        ts.guard("g", ledger=path, if_unknown="query")
+    with pytest.raises(ts.UsageError, match="no if_unknown"):
+        ts.guard("g", ledger=path, if_unknown="sometimes")
+    with pytest.raises(ts.UsageError, match="usd_bound and no usd"):
+        ts.guard("h", ledger=path, budget=ts.Budget(usd_bound="1")).open()
+
+
+def test_the_report_of_a_guard_is_the_same_later_though_its_keys_have_grown(path: Path) -> None:
+    with ts.guard("g", ledger=path) as guard:
+        guard.map(double, range(3))
+    with ts.open(path) as ledger:
+        then = ledger.report("g")
+        counts = ledger.counts("g")
+    with ts.guard("g", ledger=path) as guard:
+        guard.map(double, range(5))
+    with ts.open(path) as ledger:
+        assert ledger.report("g", at=then.event).model_dump_json() == then.model_dump_json()
+        assert (counts[SlotState.SELECTED], ledger.counts("g")[SlotState.SELECTED]) == (3, 5)
