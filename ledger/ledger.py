@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from . import driver
+from .bulk import BulkWriter, bulk_writer
 from .clocks import Clock, SystemClock
 from .errors import LedgerClosed
 from .failures import is_damage, is_of_file, unreadable
@@ -170,6 +171,13 @@ class Ledger:
             if not is_damage(problem) and not is_of_file(problem):
                 raise  # a statement of ours is wrong
             raise unreadable(self._shared.path, problem) from problem
+
+    @contextlib.contextmanager
+    def bulk(self, source: Path) -> Iterator[BulkWriter]:
+        """A writer for verified rows of a hidden run, from the tables of that file; for imports."""
+        self._scribe()
+        with bulk_writer(self._shared.path, self._shared.turnstile, source) as writer:
+            yield writer
 
     def close(self) -> None:
         """Commit what is queued and let go; the last user of the file in this process closes it. Idempotent."""

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
+from sqlalchemy import Table
 
+from .bulk import SOURCE, BulkWriter
 from .crashpoints import crashpoint
 from .custody_changes import lose_custody
 from .driver import DatabaseError
@@ -23,9 +25,18 @@ from .ledger import Ledger, Reader
 from .ledger_place import ledger_id
 from .schema import imports
 from .snapshot_compare import Became, Comparison, compare
-from .snapshot_format import RunEntry
+from .snapshot_format import RunEntry, rows_member
 from .snapshot_forward import Forward, prepare_forward
-from .snapshot_tables import RUN_TABLES, SHARED_TABLES, columns_of, insert_into, rows_of_run, rows_of_shared
+from .snapshot_tables import (
+    RUN_TABLES,
+    SHARED_TABLES,
+    columns_of,
+    copy_stretch,
+    insert_into,
+    key_of,
+    rows_of_run,
+    rows_of_shared,
+)
 from .snapshot_verify import VerifiedSnapshot, verified
 from .statements import hot_insert
 from .states import CustodyState
@@ -34,7 +45,8 @@ from .transaction import Transaction
 __all__ = ["Imported", "ImportedRun", "import_snapshot"]
 
 _ROWS_PER_BATCH: Final = 5_000
-_BYTES_PER_BATCH: Final = 4 << 20
+_COPIED_PER_BATCH: Final = 20_000
+_BYTES_PER_BATCH: Final = 8 << 20
 _TRIES: Final = 3
 _ADD_IMPORT = hot_insert(imports, "import_id", "state", "snapshot_digest", "run_key", "worker_id", "began_us")
 
@@ -169,9 +181,9 @@ def _write_run(
     import_id, run_key = ledger.write(lambda tx: _add_head(tx, snapshot, row))
     made = _Hidden(import_id, run_key, entry, comparison)
     try:
-        for table in RUN_TABLES[1:]:
-            sql, fixed = insert_into(table, run_key=run_key)
-            _write_rows(ledger, sql, fixed, snapshot.rows.each(rows_of_run(table, their_key)))
+        with ledger.bulk(snapshot.scratch.path) as writer:
+            for table in RUN_TABLES[1:]:
+                _copy_rows(writer, snapshot, entry, table, (run_key, their_key))
     except BaseException:
         hidden.append(made)  # what is there of it goes with the others
         raise
@@ -194,6 +206,23 @@ def _add_head(tx: Transaction, snapshot: VerifiedSnapshot, row: tuple[Any, ...])
     import_id = tx.ids.next()
     tx.execute(_ADD_IMPORT, (import_id, "receiving", snapshot.manifest.digest, run_key, tx.worker_id, tx.now_us))
     return import_id, run_key
+
+
+def _copy_rows(
+    writer: BulkWriter, snapshot: VerifiedSnapshot, entry: RunEntry, table: Table, run_keys: tuple[int, int]
+) -> None:
+    """A table in the order of its keys, in batches of about as many bytes."""
+    ours, theirs = run_keys
+    start = rows_member(table.name, 1, entry.run)[: -len("0001.jsonl")]
+    size = sum(member.size for member in snapshot.manifest.members if member.name.startswith(start))
+    count = max(1, entry.rows.get(table.name, 0))
+    each = max(1, min(_COPIED_PER_BATCH, _BYTES_PER_BATCH * count // max(1, size)))
+    first: tuple[Any, ...] | None = None
+    for last in snapshot.scratch.stretches(table.name, key_of(table), theirs, each):
+        sql = copy_stretch(table, SOURCE, run_key=ours, is_first=first is None)
+        writer.write(sql, (theirs, *(first or ()), *last))
+        crashpoint("import.batch")
+        first = last
 
 
 def _write_rows(ledger: Ledger, sql: str, fixed: tuple[Any, ...], rows: Iterator[tuple[Any, ...]]) -> None:

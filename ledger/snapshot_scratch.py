@@ -7,12 +7,14 @@ through it as through a ledger. Nothing of it is durable, and it is removed when
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from . import driver
+from .ahead import ahead
 from .ledger import Reader
 from .migrate import apply_migration
 from .schema import SCHEMA_NUMBER
@@ -22,8 +24,8 @@ __all__ = ["LINE_MAX", "RowsUnfit", "Scratch"]
 
 LINE_MAX: Final = 64 << 20
 """No row is longer; a snapshot with a longer one is neither written nor read."""
-_BLOCK: Final = 1 << 20
 _KINDS: Final = {"INTEGER": "integer", "TEXT": "text", "BLOB": "blob"}
+_SETTINGS: Final = ("journal_mode=OFF", "synchronous=OFF", "cache_size=-32768", "foreign_keys=OFF")
 
 
 class RowsUnfit(ValueError):
@@ -31,13 +33,12 @@ class RowsUnfit(ValueError):
 
 
 class Scratch:
-    """Belongs to one thread; a context manager that removes the file."""
+    """Belongs to one thread; a context manager that removes the file at ``path``."""
 
     def __init__(self, folder: Path, *, schema_number: int) -> None:
-        self._path = folder / "rows.db"
-        self._connection = driver.sqlite.connect(str(self._path), isolation_level=None, check_same_thread=False)
-        for setting in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-65536", "locking_mode=EXCLUSIVE",
-                        "foreign_keys=OFF", "recursive_triggers=ON"):  # fmt: skip
+        self.path = folder / "rows.db"
+        self._connection = driver.sqlite.connect(str(self.path), isolation_level=None, check_same_thread=False)
+        for setting in _SETTINGS:
             self._connection.execute(f"PRAGMA {setting}").fetchall()
         for number in range(1, schema_number + 1):
             apply_migration(self._connection, number)
@@ -50,39 +51,64 @@ class Scratch:
         kinds = self._columns(table, columns, place, is_of_run=run_key is not None)
         binary = [index for index, name in enumerate(columns) if kinds[name] == "blob"]
         given = {**FILLERS.get(table, {}), **({} if run_key is None else {"run_key": run_key})}
-        fixed = [value for name, value in given.items() if name not in columns]
-        names = [*(name for name in given if name not in columns), *columns]
-        insert = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+        fixed = {name: value for name, value in given.items() if name not in columns}
+        marks = [*(repr(value) for value in fixed.values()), *("?" * len(columns))]
+        insert = f"INSERT INTO {table} ({', '.join([*fixed, *columns])}) VALUES ({', '.join(marks)})"
         count = 0
         self._connection.execute("BEGIN")
-        for lines in _blocks(chunks, place):
-            rows = _rows(
-                lines, len(columns), binary, fixed, f"{place}, row {count + 1} or one of the {len(lines)} from there"
-            )
-            try:
-                self._connection.executemany(insert, rows)
-            except (driver.SqliteError, OverflowError, ValueError, TypeError) as problem:
-                raise RowsUnfit(f"{place}, from row {count + 1} on: {_first_line(problem)}") from problem
-            count += len(lines)
+        with contextlib.closing(ahead(_decoded(chunks, len(columns), binary, place))) as blocks:
+            for rows in blocks:
+                try:
+                    self._connection.executemany(insert, rows)
+                except (driver.SqliteError, OverflowError, ValueError, TypeError) as problem:
+                    raise RowsUnfit(f"{place}, from row {count + 1} on: {_first_line(problem)}") from problem
+                count += len(rows)
         self._connection.execute("COMMIT")
         return count
 
-    def add_run(self, run_key: int, *, custody: str, epoch: int) -> None:
-        """What the manifest says of a run, in its row."""
+    def add_run(self, run_key: int, *, epoch: int) -> None:
+        """What the manifest says of a run, in its row; until it is shown it is a copy."""
         self._connection.execute(
-            "UPDATE runs SET custody = ?, custody_epoch = ? WHERE run_key = ?", (custody, epoch, run_key)
+            "UPDATE runs SET custody = 'copy', custody_epoch = ? WHERE run_key = ?", (epoch, run_key)
         )
 
-    def finish(self) -> None:
-        """Look at the kinds of all values, and bring the schema to the newest; raises RowsUnfit."""
+    def look_at_kinds(self) -> None:
+        """Every value is of the kind of its column; raises RowsUnfit."""
         for table, kinds in self._kinds.items():
             strange = " OR ".join(f"typeof({name}) NOT IN ('{kind}', 'null')" for name, kind in kinds.items())
-            if (
-                found := self.reader.row(f"SELECT {', '.join(kinds)} FROM {table} WHERE {strange} LIMIT 1")
-            ) is not None:
+            found = self.reader.row(f"SELECT {', '.join(kinds)} FROM {table} WHERE {strange} LIMIT 1")
+            if found is not None:
                 raise RowsUnfit(f"a row of {table} holds a value of another kind: {_short(found)}")
+
+    def upgrade(self) -> None:
+        """Bring the schema to the newest."""
         for number in range(self._schema_number + 1, SCHEMA_NUMBER + 1):
             apply_migration(self._connection, number)
+
+    @contextlib.contextmanager
+    def another_reader(self) -> Iterator[Reader]:
+        """A reader for another thread, on a connection of its own, while nothing is changed."""
+        with contextlib.closing(driver.connect_frozen(self.path)) as connection:
+            yield Reader(connection, self.reader.artifacts)
+
+    def stretches(self, table: str, key: list[str], run_key: int, each: int) -> Iterator[tuple[Any, ...]]:
+        """The last key of every so many rows of a run, in the order of keys, and then the last of all."""
+        names, marks = ", ".join(key), ", ".join("?" * len(key))
+        at: tuple[Any, ...] | None = None
+        while True:
+            after = "" if at is None else f" AND ({names}) > ({marks})"
+            rows = f"SELECT {names} FROM {table} WHERE run_key = ?{after} ORDER BY {names}"
+            parameters = (run_key, *(at or ()))
+            found = self.reader.row(f"{rows} LIMIT 1 OFFSET ?", (*parameters, each - 1))
+            if found is None:
+                last = ", ".join(f"{name} DESC" for name in key)
+                rest = f"SELECT {names} FROM {table} WHERE run_key = ?{after} ORDER BY {last} LIMIT 1"
+                found = self.reader.row(rest, parameters)
+                if found is not None:
+                    yield tuple(found)
+                return
+            at = tuple(found)
+            yield at
 
     def keep_aside(self, aside: str, table: str, columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
         """Put rows of a table into another one beside it; they may come from a query to this very database."""
@@ -97,7 +123,7 @@ class Scratch:
 
     def close(self) -> None:
         self._connection.close()
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> Scratch:
         return self
@@ -132,19 +158,24 @@ def _blocks(chunks: Iterable[bytes], place: str) -> Iterator[list[bytes]]:
         raise RowsUnfit(f"{place} does not end with a whole row")
 
 
-def _rows(lines: list[bytes], width: int, binary: list[int], fixed: list[object], place: str) -> list[list[Any]]:
-    try:
-        # One call for all: half the time of a call a line.
-        rows = json.loads(b"[" + b",".join(lines) + b"]")
-        if len(rows) != len(lines) or any(type(row) is not list or len(row) != width for row in rows):
-            raise ValueError(f"a row is no list of {width} values")
-        for index in binary:
-            for row in rows:
-                if row[index] is not None:
-                    row[index] = bytes.fromhex(row[index])
-    except (ValueError, TypeError, RecursionError) as problem:
-        raise RowsUnfit(f"{place}: {_first_line(problem)}") from problem
-    return [fixed + row for row in rows] if fixed else rows
+def _decoded(chunks: Iterable[bytes], width: int, binary: list[int], place: str) -> Iterator[list[list[Any]]]:
+    count = 0
+    for lines in _blocks(chunks, place):
+        try:
+            # One call for all: half the time of a call a line.
+            rows = json.loads(b"[" + b",".join(lines) + b"]")
+            if len(rows) != len(lines) or any(type(row) is not list or len(row) != width for row in rows):
+                raise ValueError(f"a row is no list of {width} values")
+            for index in binary:
+                for row in rows:
+                    if row[index] is not None:
+                        # As the driver binds it at once; for bytes it first looks for somebody's adapter.
+                        row[index] = bytearray.fromhex(row[index])
+        except (ValueError, TypeError, RecursionError) as problem:
+            where = f"{place}, row {count + 1} or one of the {len(lines)} from there"
+            raise RowsUnfit(f"{where}: {_first_line(problem)}") from problem
+        count += len(rows)
+        yield rows
 
 
 def _first_line(problem: BaseException) -> str:

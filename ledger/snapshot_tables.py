@@ -22,6 +22,7 @@ __all__ = [
     "TABLES_LEFT_OUT",
     "bytes_columns",
     "columns_of",
+    "copy_stretch",
     "insert_into",
     "key_of",
     "lines_of_run",
@@ -129,6 +130,20 @@ def insert_into(table: Table, *, run_key: int | None = None, created_us: int = 0
     names = [*given, *columns_of(table)]
     return f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})", tuple(
         given.values()
+    )
+
+
+def copy_stretch(table: Table, source: str, *, run_key: int, is_first: bool) -> str:
+    """SQL that copies rows of a run from the same table of an attached file, up to a key and after another.
+
+    Takes their run's number there, the key after which it begins (unless it is the first), and the last key.
+    """
+    names, key = ", ".join(columns_of(table)), ", ".join(key_of(table))
+    marks = ", ".join("?" * len(key_of(table)))
+    after = "" if is_first else f" AND ({key}) > ({marks})"
+    return (
+        f"INSERT INTO main.{table.name} (run_key, {names}) SELECT {int(run_key)}, {names} FROM {source}.{table.name}"
+        f" WHERE run_key = ?{after} AND ({key}) <= ({marks}) ORDER BY {key}"
     )
 
 

@@ -14,6 +14,7 @@ import shutil
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ import attrs
 from pydantic import ValidationError
 
 from .check_rules import Severity
-from .checks import check_rows
+from .checks import check_histories, check_rows
 from .crashpoints import crashpoint
 from .errors import LedgerFailed, SnapshotInvalid, SnapshotNewer, UsageError
 from .ledger import Reader
@@ -80,7 +81,7 @@ def verified(path: Path, folder: Path) -> Iterator[VerifiedSnapshot]:
             stack.enter_context(stage.begun())  # by a thread of its own, while the rows are looked at
             rows = stack.enter_context(Scratch(folder, schema_number=manifest.schema_number))
             _load(archive, manifest, rows)
-            _look(manifest, rows.reader)
+            _look(manifest, rows)
             stage.finish(rows.reader, manifest.artifacts)
             crashpoint("import.verified")
             yield VerifiedSnapshot(path, manifest, rows.reader, stage, rows)
@@ -208,9 +209,10 @@ def _load(archive: ZipReader, manifest: Manifest, rows: Scratch) -> None:
         found[run][table] += count
     for entry in manifest.runs:
         _compare_counts(entry.rows, found[entry.run], f"run {entry.run}")
-        rows.add_run(keys[entry.run], custody="copy", epoch=entry.epoch)
+        rows.add_run(keys[entry.run], epoch=entry.epoch)
     _compare_counts(manifest.shared, found[""], "what the runs share")
-    rows.finish()
+    rows.look_at_kinds()
+    rows.upgrade()
 
 
 def _is_inner(table: str) -> bool:
@@ -236,8 +238,20 @@ _RUN: Final = (
 )
 
 
-def _look(manifest: Manifest, rows: Reader) -> None:
+def _look(manifest: Manifest, scratch: Scratch) -> None:
     """The rows keep every promise that a ledger keeps, and are what the manifest says of them."""
+    _compare_runs(manifest, scratch.reader)
+    with scratch.another_reader() as other, ThreadPoolExecutor(1) as helper:
+        # SQLite lets go of the interpreter, which goes through the histories meanwhile.
+        rules = helper.submit(lambda: list(check_rows(other)))
+        histories = list(check_histories(scratch.reader))
+        findings = [*rules.result(), *histories]
+    for finding in findings:
+        if finding.severity is Severity.ERROR:
+            raise NotOurZip(f"{finding.code}: {finding.what}")
+
+
+def _compare_runs(manifest: Manifest, rows: Reader) -> None:
     for key, entry in enumerate(manifest.runs, start=1):
         told = (entry.run, entry.name, entry.state, entry.planned, entry.event_no, entry.event_hash)
         if (found := rows.row(_RUN, (key,))) != told:
@@ -247,6 +261,3 @@ def _look(manifest: Manifest, rows: Reader) -> None:
     holders = rows.row("SELECT lease_id FROM leases WHERE state NOT IN ('released', 'lost', 'revoked')")
     if holders is not None:
         raise NotOurZip(f"the lease {holders[0]} has not ended")
-    for finding in check_rows(rows):
-        if finding.severity is Severity.ERROR:
-            raise NotOurZip(f"{finding.code}: {finding.what}")
