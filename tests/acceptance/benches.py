@@ -105,11 +105,19 @@ class Bench:
         self.device.stop()
 
 
-def freeze(coordinator: Coordinator) -> None:
-    """SIGSTOP, and wait until the kernel says so."""
+def freeze(coordinator: Coordinator) -> bool:
+    """SIGSTOP, and wait until the kernel says so; False when it had ended before."""
     coordinator.signal(signal.SIGSTOP)
     stat = Path(f"/proc/{coordinator.process.pid}/stat")
-    until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "it stands still")
+
+    def stands_still() -> bool:
+        try:
+            return stat.read_text().rpartition(")")[2].split()[0] == "T"
+        except (FileNotFoundError, ProcessLookupError):
+            return coordinator.process.wait() is not None
+
+    until(stands_still, "it stands still")
+    return coordinator.process.poll() is None
 
 
 def thaw(coordinator: Coordinator) -> None:

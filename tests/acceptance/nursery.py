@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import select
@@ -96,7 +97,8 @@ class Bred:
     def send_signal(self, number: int) -> None:
         """Send it a signal; nothing happens where it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it is being reaped
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """SIGKILL."""
