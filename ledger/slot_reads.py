@@ -9,6 +9,7 @@ import attrs
 
 from .artifacts import ANSWER, bytes_of, text_of
 from .canonical import escaped_text, unescaped_text
+from .case_reads import DispatchPage, JudgmentPage, dispatches_of, judgments_of
 from .ledger import Reader
 from .records import PendingSlot
 from .states import NextStep, SlotState
@@ -18,7 +19,6 @@ __all__ = [
     "AttemptPage",
     "CallToRepeat",
     "CasePage",
-    "DispatchPage",
     "Score",
     "Unknown",
     "asked_to_wait_until",
@@ -293,29 +293,6 @@ _REASONS = (
 
 
 @attrs.frozen
-class DispatchPage:
-    """One dispatch as the page of a case shows it."""
-
-    call_id: str
-    dispatch_no: int
-    state: str
-    intended_us: int
-    ended_us: int | None
-    duration_us: int | None
-    bytes_sent: int | None
-    status: int | None
-    reason: str | None
-    message: str | None
-    settled_by: str | None
-    raw: bytes | None
-    tokens_in: int | None
-    tokens_out: int | None
-    cost_nanousd: int | None
-    fence: int | None
-    replay: int
-
-
-@attrs.frozen
 class AttemptPage:
     """One attempt with its dispatches, its observation and the settlements of its unknowns.
 
@@ -341,10 +318,7 @@ class AttemptPage:
 
 @attrs.frozen
 class CasePage:
-    """One slot of a case with its whole history.
-
-    ``judgments`` has ``(judge, state, passed, score, reason, explanation)``.
-    """
+    """One slot of a case with its whole history."""
 
     slot_no: int
     case_id: str
@@ -359,7 +333,7 @@ class CasePage:
     expected: str | None
     metadata: str
     attempts: tuple[AttemptPage, ...]
-    judgments: tuple[tuple[str, str, int | None, str | None, str | None, str | None], ...]
+    judgments: tuple[JudgmentPage, ...]
 
 
 def _stored_ids(case_id: str) -> tuple[str, str]:
@@ -381,7 +355,8 @@ def case_page(reader: Reader, run_key: int, case_id: str) -> list[CasePage]:
         (run_key, *_stored_ids(case_id)),
     )
     return [
-        CasePage(*_more(row, _attempts(reader, run_key, row[0]), _judgments(reader, run_key, row[0]))) for row in slots
+        CasePage(*_more(row, _attempts(reader, run_key, row[0]), judgments_of(reader, run_key, row[0])))
+        for row in slots
     ]
 
 
@@ -399,44 +374,17 @@ def _attempts(reader: Reader, run_key: int, slot_no: int) -> tuple[AttemptPage, 
 
 def _attempt(reader: Reader, run_key: int, slot_no: int, row: Any, session: SessionRow | None) -> AttemptPage:
     settled = _settlements(reader, run_key, slot_no, row[0])
-    further = (_dispatches(reader, run_key, slot_no, row[0]), settled, session)
+    further = (dispatches_of(reader, run_key, slot_no, row[0]), settled, session)
     return AttemptPage(*_more(row[:7], text_of(reader, row[7]), *row[8:], *further))
-
-
-def _dispatches(reader: Reader, run_key: int, slot_no: int, attempt_no: int) -> tuple[DispatchPage, ...]:
-    return tuple(
-        DispatchPage(*_more(row[:11], bytes_of(reader, row[11]), *row[12:]))
-        for row in reader.rows(
-            "SELECT d.call_id, d.dispatch_no, d.state, d.intended_us, d.ended_us, d.duration_us, d.bytes_sent,"
-            " d.status, d.reason, d.message, d.settled_by, coalesce(d.raw, d.raw_artifact), d.tokens_in, d.tokens_out,"
-            " d.cost_nanousd, c.fence, d.replay"
-            " FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
-            " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? AND c.owner = 'attempt'"
-            " ORDER BY c.position, d.dispatch_no",
-            (run_key, slot_no, attempt_no),
-        )
-    )
 
 
 def _settlements(reader: Reader, run_key: int, slot_no: int, attempt_no: int) -> tuple[tuple[str, str, str, int], ...]:
     rows = reader.rows(
         "SELECT t.decision, t.made_by, t.reason, t.made_us FROM settlements t JOIN calls c ON c.call_id = t.call_id"
-        " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? ORDER BY t.made_us",
+        " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ? AND c.owner = 'attempt' ORDER BY t.made_us",
         (run_key, slot_no, attempt_no),
     )
     return tuple((row[0], row[1], row[2], row[3]) for row in rows)
-
-
-def _judgments(
-    reader: Reader, run_key: int, slot_no: int
-) -> tuple[tuple[str, str, int | None, str | None, str | None, str | None], ...]:
-    rows = reader.rows(
-        "SELECT e.name, j.state, j.passed, j.score, j.reason, j.explanation FROM judgments j JOIN evaluation_judges e"
-        " ON e.run_key = j.run_key AND e.evaluation_no = j.evaluation_no AND e.judge_no = j.judge_no"
-        " WHERE j.run_key = ? AND j.slot_no = ? ORDER BY j.evaluation_no, j.judge_no, j.attempt_no, j.sample_no",
-        (run_key, slot_no),
-    )
-    return tuple((row[0], row[1], row[2], row[3], row[4], row[5]) for row in rows)
 
 
 def _slots(rows: list[tuple[Any, ...]]) -> list[PendingSlot]:

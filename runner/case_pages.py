@@ -9,8 +9,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from ..ledger.canonical import parse_json
+from ..ledger.case_reads import DispatchPage, JudgmentPage
 from ..ledger.run_reads import RunRow
-from ..ledger.slot_reads import AttemptPage, CasePage, DispatchPage
+from ..ledger.slot_reads import AttemptPage, CasePage
 from ..ledger.turns import SessionRow, TurnRow
 from .amounts import usd_text
 from .reports import instant
@@ -128,14 +129,26 @@ class AttemptPart(_Part):
 
 
 class JudgmentPart(_Part):
-    """What one judge said; ``reason`` is why there is no verdict."""
+    """What one judge said in an evaluation; ``reason`` is why there is no verdict.
 
+    ``reply`` is what the verdict was read from. ``reused_from`` is the judgment whose verdict this is, as
+    evaluation/judge/planned observation/attempt/sample, the last four by number; then nothing was sent.
+    """
+
+    evaluation: int
     judge: str
+    attempt: int
+    sample: int
+    samples: int
     state: str
     passed: bool | None
     score: str | None
     reason: str | None
     explanation: str | None
+    reply: str | None
+    parser: str | None
+    reused_from: str | None
+    dispatches: list[DispatchPart]
 
 
 class SlotPart(_Part):
@@ -194,13 +207,7 @@ def _slot(page: CasePage) -> SlotPart:
         selected_attempt=page.selected_attempt, next_step=page.next_step,
         not_before=instant(page.not_before_us) if page.not_before_us else None,
         attempts=[_attempt(one) for one in page.attempts],
-        judgments=[
-            JudgmentPart(
-                judge=judge, state=state, passed=None if passed is None else bool(passed), score=score, reason=reason,
-                explanation=explanation,
-            )
-            for judge, state, passed, score, reason, explanation in page.judgments
-        ],
+        judgments=[_judgment(one) for one in page.judgments],
     )  # fmt: skip
 
 
@@ -219,6 +226,15 @@ def _attempt(page: AttemptPage) -> AttemptPart:
             for decision, made_by, reason, made_us in page.settlements
         ],
         conversation=None if page.session is None else _conversation(page.session),
+    )  # fmt: skip
+
+
+def _judgment(page: JudgmentPage) -> JudgmentPart:
+    return JudgmentPart(
+        evaluation=page.evaluation_no, judge=page.judge, attempt=page.attempt_no, sample=page.sample_no,
+        samples=page.samples, state=page.state, passed=None if page.passed is None else bool(page.passed),
+        score=page.score, reason=page.reason, explanation=page.explanation, reply=page.reply, parser=page.parser,
+        reused_from=page.reused_from, dispatches=[_dispatch(one) for one in page.dispatches],
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ..runner.case_pages import AttemptPart, CaseModel, DispatchPart, SlotPart, TurnPart
+from ..runner.case_pages import AttemptPart, CaseModel, DispatchPart, JudgmentPart, SlotPart, TurnPart
 from .screen import Screen, Tone
 from .words import decision_word, joined
 
@@ -32,10 +32,23 @@ def _slot(screen: Screen, slot: SlotPart) -> None:
     for attempt in slot.attempts:
         _attempt(screen, attempt, selected=attempt.number == slot.selected_attempt)
     for one in slot.judgments:
-        verdict = one.reason if one.passed is None and one.score is None else joined([
-            "" if one.passed is None else "passed" if one.passed else "not passed", one.score or "",
-        ])  # fmt: skip
-        screen.line(joined([f"  judge {one.judge}: {verdict}", one.explanation or ""]))
+        _judgment(screen, one)
+
+
+def _judgment(screen: Screen, one: JudgmentPart) -> None:
+    """A verdict or why there is none; then the reply that it was not found in, too."""
+    said = one.reason or one.state if one.passed is None and one.score is None else joined([
+        "" if one.passed is None else "passed" if one.passed else "not passed", one.score or "",
+    ])  # fmt: skip
+    which = joined([
+        f"evaluation {one.evaluation}" if one.evaluation > 1 else "", f"judge {one.judge}",
+        f"sample {one.sample} of {one.samples}" if one.samples > 1 else "",
+    ])  # fmt: skip
+    screen.line(joined([f"  {which}: {said}", one.explanation or "", "used again" if one.reused_from else ""]))
+    for dispatch in one.dispatches:
+        screen.line(f"    {_dispatch(dispatch)}")
+    if one.reason and one.reply is not None:
+        screen.line(f"    reply: {_value(one.reply)}")
 
 
 def _attempt(screen: Screen, attempt: AttemptPart, *, selected: bool) -> None:

@@ -54,7 +54,7 @@ def test_e07_history_is_carried_over_and_committed_turns_are_not_asked_again(sit
     assert site.service.received() == 4
     slot = site.only("talk")
     assert [turn["answer"] for turn in json.loads(slot.attempts[1].evidence)["turns"]] == ["a", "b", "c"]
-    assert slot.judgments[0][2] == 1
+    assert slot.judgments[0].passed == 1
     (budget,) = site.budgets()
     assert (budget.settled, budget.held) == (3, 1), "the unknown turn keeps what it holds"
     check_invariants(site.ledger, site.requests())
@@ -185,7 +185,7 @@ def test_e07_operator_brings_the_answer_of_the_last_turn_and_nothing_more_is_ask
 
     slot = site.only("talk")
     assert (slot.attempts[1].answer, slot.attempts[1].source) == ('"b"', "operator")
-    assert slot.judgments[0][2] == 1
+    assert slot.judgments[0].passed == 1
     assert site.service.received() == 2
     check_invariants(site.ledger, site.requests())
 
@@ -295,7 +295,7 @@ def test_e07_a_user_function_says_the_next_message_and_is_not_asked_again_for_wh
     # Turn one is carried, and what was said in turn two is known; only then it is asked again.
     assert user_was_asked(site) == [[], ["a"], ["a", "b"], ["a", "b", "c"]]
     assert histories(site) == [("a", []), ("b", ["a"]), ("b", ["a"]), ("c", ["a", "b"])]
-    assert site.only("talk").judgments[0][2] == 1
+    assert site.only("talk").judgments[0].passed == 1
     check_invariants(site.ledger, site.requests())
 
 
@@ -350,7 +350,7 @@ def test_e07_a_session_is_restored_from_its_newest_checkpoint_and_nothing_is_ask
     ]  # fmt: skip
     assert rows(site.ledger, "SELECT count(*) FROM dispatches WHERE replay = 1") == [(0,)]
     assert rows(site.ledger, "SELECT checkpoint_artifact IS NOT NULL FROM sessions ORDER BY attempt_no") == [(0,), (1,)]
-    assert site.only("talk").judgments[0][2] == 1
+    assert site.only("talk").judgments[0].passed == 1
     check_invariants(site.ledger, site.requests())
 
 

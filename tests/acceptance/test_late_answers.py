@@ -62,7 +62,7 @@ def test_e04_late_answer_is_evidence_of_its_own_attempt_whatever_comes_first(sit
     assert (new.state, new.answer, new.source) == ("observed", '"second"', "wire")
     assert (old.state, old.answer, old.source) == ("late", '"first"', "late")
     assert old.dispatches[0].call_id != new.dispatches[0].call_id
-    assert [judgment[2] for judgment in slot.judgments] == [1], "only the selected answer is judged"
+    assert [judgment.passed for judgment in slot.judgments] == [1], "only the selected answer is judged"
     # C02: exactly one counted result, and both are paid for.
     assert [attempt.dispatches[0].tokens_in for attempt in (old, new)] == [7, 7]
     by_unit = {budget.plan.unit: (budget.settled, budget.held) for budget in site.budgets()}

@@ -115,7 +115,7 @@ def test_c45_repetitions_are_rows_of_their_own_also_where_two_answers_are_equal(
     assert site.resume().ended() == 0
     found = [(slot.repetition, slot.attempts[-1].answer) for slot in site.case("a")]
     assert found == [(1, '"X"'), (2, '"X"'), (3, '"Y"')]
-    assert [judgment[2] for slot in site.case("a") for judgment in slot.judgments] == [1, 1, 0]
+    assert [judgment.passed for slot in site.case("a") for judgment in slot.judgments] == [1, 1, 0]
     assert site.service.received() == 3
     check_invariants(site.ledger, site.requests())
 

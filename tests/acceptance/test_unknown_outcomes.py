@@ -119,7 +119,7 @@ def test_e03_operator_brings_the_answer_of_an_unknown_outcome_and_it_is_judged(s
     assert site.resume("acceptance").ended() == 0
     slot = site.only("b")
     assert (slot.attempts[0].answer, slot.attempts[0].source) == ('"b"', "operator")
-    assert [judgment[2] for judgment in slot.judgments] == [1]
+    assert [judgment.passed for judgment in slot.judgments] == [1]
     assert site.service.received() == 3
     check_invariants(site.ledger, site.requests())
 
@@ -182,7 +182,7 @@ def test_e03c_outcome_that_landed_is_fetched_by_its_id_and_not_sent_again(site: 
     assert (attempt.source, attempt.answer) == ("query", '"b"')
     assert attempt.settlements[0][:2] == ("landed", "query")
     assert held(site) == (3, 0)
-    assert site.only("b").judgments[0][2] == 1
+    assert site.only("b").judgments[0].passed == 1
     check_invariants(site.ledger, site.requests())
 
 

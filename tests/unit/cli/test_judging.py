@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -114,6 +115,42 @@ def test_a_judge_work_order_with_a_fault_is_refused_in_one_line(judged: Project,
     done = judged.give("judge", "asked", "bad.toml")
     assert (done.status, done.err.count("\n")) == (2, 1)
     assert told in done.err
+
+
+PROGRAM = """\
+version = 1
+name = "talks"
+
+[[judges]]
+kind = "process"
+name = "talker"
+samples = 2
+argv = [PYTHON, "-c", "print(REPLY)"]
+"""
+
+
+def test_the_page_of_a_case_tells_evaluations_and_samples_apart_with_what_was_sent_and_replied(
+    project: Project,
+) -> None:
+    project.order(budgets="dispatches = 100")
+    assert project.give("run", "order.toml").status == 0
+    for name, reply in (("well", "well"), ("passes", '{"passed": true}')):
+        text = PROGRAM.replace("PYTHON", json.dumps(sys.executable)).replace("REPLY", json.dumps(repr(reply))[1:-1])
+        (project.folder / f"{name}.toml").write_text(text)
+        project.give("judge", "asked", f"{name}.toml")
+    project.give("judge", "asked", "passes.toml", "--new")
+    out = project.give("show", "asked", "c1").out
+    first, second = (f"evaluation 2 · judge talker · sample {sample} of 2: malformed_verdict" for sample in (1, 2))
+    assert out.index("judge exact: passed") < out.index(first) < out.index(second)
+    assert out.count('reply: "well"') == 2
+    assert "evaluation 3 · judge talker · sample 2 of 2: passed\n    call " in out
+    assert "evaluation 4 · judge talker · sample 2 of 2: passed · used again\n" in out
+
+    judgments = project.give("show", "asked", "c1", "--json").document["planned"][0]["judgments"]
+    told = [(one["evaluation"], one["sample"], len(one["dispatches"]), one["reply"]) for one in judgments]
+    assert told[:4] == [(1, 1, 0, None), (2, 1, 1, "well"), (2, 2, 1, "well"), (3, 1, 1, '{"passed": true}')]
+    assert told[5][:3] == (4, 1, 0)
+    assert judgments[5]["reused_from"].split("/")[1:] == ["1", "1", "1", "1"]
 
 
 def test_an_unqualified_judge_is_said_to_be_so_and_qualify_makes_it_count(judged: Project) -> None:
