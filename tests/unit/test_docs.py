@@ -20,6 +20,7 @@ from docs import generate
 from tallystick.adapters.reasons import REASONS
 from tallystick.cli.commands import cli
 from tallystick.ledger.crashpoints import CRASHPOINTS
+from tallystick.ledger.history_effects import EFFECTS, WITHOUT_EFFECT
 from tallystick.ledger.states import MACHINES, TRANSITIONS, IfUnknown, RunState, SlotState
 from tallystick.ledger.verdicts import MEANINGS, NoVerdictReason
 from tallystick.runner.results import _EXIT, NextMove
@@ -309,7 +310,8 @@ def test_every_reason_that_the_runner_and_the_ledger_give_is_listed_and_every_li
     )
     dotted = set(re.findall(r'"([a-z]+\.[a-z_]+)"', runner)) - NO_REASONS - CRASHPOINTS.keys()
     given = {token for token in dotted if not token.endswith((".py", ".jsonl", ".toml", ".db"))}
-    assert given - {"tallystick.targets", "tallystick.judges"} - listed - set(REASONS) == set()
+    events = set(EFFECTS) | WITHOUT_EFFECT
+    assert given - {"tallystick.targets", "tallystick.judges"} - listed - set(REASONS) - events == set()
 
 
 def test_every_reason_for_no_verdict_is_listed_with_its_meaning_and_given_somewhere() -> None:
