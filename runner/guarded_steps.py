@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from ..ledger import artifacts, attempt_calls, attempts
+from ..ledger import artifacts, attempt_calls
 from ..ledger.canonical import printable
 from ..ledger.coordinators import Coordinator
 from ..ledger.crashpoints import crashpoint
 from ..ledger.errors import BudgetExhausted, LeaseLost, ReplayDiverged, TransitionRefused
 from ..ledger.inner_calls import begin_attempt, inner_log, leave_calls, take_up_attempt
 from ..ledger.ledger import Ledger
-from ..ledger.open_calls import AttemptCalls, next_of
-from ..ledger.records import DispatchFacts, DispatchKey, PendingSlot, Waiting
+from ..ledger.records import DispatchFacts, DispatchKey, PendingSlot
 from ..ledger.states import DispatchState, NextStep, SlotState
 from ..ledger.transaction import Transaction
 from .answer_texts import NoAnswer, answer_texts
+from .attempt_ends import end_broken
 from .call_steps import Asking, LetGo
 from .claims import unless_settled
 from .ended import Ended
@@ -211,50 +211,12 @@ class GuardedSteps:
         facts = _facts(outcome)
 
         def work(tx: Transaction) -> SlotState:
-            calls = leave_calls(tx, acting.key, attrs.evolve(facts, state=DispatchState.UNKNOWN))
-            if calls.open:
-                return self._leave_open(tx, acting.key, calls, facts, is_ours=is_ours)
-            if is_ours:
-                return attempt_calls.break_off(tx, acting.key, reason=facts.reason, message=facts.message)
-            if outcome.state is DispatchState.REFUSED:
-                return self._give_back(tx, acting.key, outcome, facts)
-            return self._fail(tx, acting, facts)
+            return end_broken(tx, acting.key, outcome, facts, policy=self._policy, is_ours=is_ours)
 
         state = await self._ledger.write_async(work)
         self._tally.move(SlotState.IN_FLIGHT, state)
         crashpoint("dispatch.outcome.committed")
         return Ended.WAITS_AGAIN if state is SlotState.PENDING else Ended.DONE
-
-    def _leave_open(
-        self, tx: Transaction, key: DispatchKey, calls: AttemptCalls, facts: DispatchFacts, *, is_ours: bool
-    ) -> SlotState:
-        waiting = next_of(calls.open, now_us=tx.now_us)
-        tries = attempts.tries_spent(tx, key.run_key, key.slot_no) + 1
-        if waiting is not None and waiting.step is not NextStep.QUERY:
-            allowed = self._policy.may_attempt(tries) or waiting.step is not NextStep.NEW
-            waiting = (
-                Waiting(waiting.step, self._policy.not_before_us(tx.now_us, tries)) if allowed or is_ours else None
-            )
-        newest = attrs.evolve(key, call_id=calls.open[-1].call_id, dispatch_no=0)
-        return attempts.stay_unknown(tx, newest, facts, waiting=waiting)
-
-    def _give_back(self, tx: Transaction, key: DispatchKey, outcome: Outcome, facts: DispatchFacts) -> SlotState:
-        tries = attempts.tries_spent(tx, key.run_key, key.slot_no) + 1
-        waiting = None
-        if self._policy.may_attempt(tries):
-            wait = outcome.retry_after_seconds
-            waiting = Waiting(NextStep.NEW, self._policy.not_before_us(tx.now_us, tries, retry_after_seconds=wait))
-        return attempts.give_back(tx, key, waiting, reason=facts.reason, message=facts.message)
-
-    def _fail(self, tx: Transaction, acting: _Acting, facts: DispatchFacts) -> SlotState:
-        key = acting.key
-        tries = attempts.tries_spent(tx, key.run_key, key.slot_no) + 1
-        waiting = None
-        if self._policy.may_retry(facts.reason, tries):
-            waiting = Waiting(NextStep.NEW, self._policy.not_before_us(tx.now_us, tries))
-        failed = attrs.evolve(facts, state=DispatchState.FAILED)
-        attempts.end_failed(tx, key, failed, waiting=waiting)
-        return SlotState.PENDING if waiting else SlotState.FAILED
 
 
 def _broken_off(reason: str, message: str) -> Outcome:

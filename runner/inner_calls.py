@@ -231,11 +231,13 @@ class AttemptInnerCalls:
 
     def _intent(self, asked: _Asked) -> Intent:
         payload, side = asked.request.payload, self._side
+        bounds = asked.request.bounds
+        holds = tuple(attrs.evolve(hold, amount=bounds.get(hold.unit, hold.amount)) for hold in side.holds)
         valid = self._key_valid_seconds
         until = None if valid is None else self._ledger.clock.now_us() + round(valid * 1e6)
         return Intent(
             self._attempt.run_key, self._attempt.slot_no, self._ledger.ids.next(), payload, asked.digest, len(payload),
-            asked.head, side.target.if_unknown, side.holds, side.fingerprint, until, held=side.held,
+            asked.head, side.target.if_unknown, holds, side.fingerprint, until, held=side.held,
         )  # fmt: skip
 
     def _stored(self, asked: _Asked) -> Intent:

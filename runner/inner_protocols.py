@@ -20,12 +20,13 @@ class InnerRequest:
     """One request or step, complete before its intent is committed.
 
     ``head`` (canonical-JSON-able, without any secret) and ``payload`` are what it is known by in a replay. ``shown`` is
-    one line for people.
+    one line for people. ``bounds`` has what it may use at most, by unit, where that is not what its budgets declare.
     """
 
     head: Mapping[str, JsonValue]
     payload: bytes
     shown: str
+    bounds: Mapping[str, int] = attrs.field(factory=dict)
 
 
 @attrs.frozen

@@ -30,6 +30,15 @@ if TYPE_CHECKING:
     from .adapters.similarity_judge import similarity
     from .adapters.steps import StepFailed, step
     from .api import OpenLedger, open, resume, resume_async, run, run_async  # noqa: A004 - read as ts.open
+    from .embedding import (
+        AsyncLedger,
+        EmbeddedAttempt,
+        EmbeddedCall,
+        EmbeddedRun,
+        EmbeddedSlot,
+        Observation,
+        open_async,
+    )
     from .guarding import Budget, Guard, GuardSummary, guard
     from .judging_api import evaluate, evaluate_async, qualify, qualify_async
     from .ledger.errors import (
@@ -60,12 +69,17 @@ if TYPE_CHECKING:
 __all__ = [
     "MISSING",
     "Answer",
+    "AsyncLedger",
     "AttemptOver",
     "Budget",
     "BudgetExhausted",
     "Case",
     "CommitUnknown",
     "EarlierCallUnknown",
+    "EmbeddedAttempt",
+    "EmbeddedCall",
+    "EmbeddedRun",
+    "EmbeddedSlot",
     "Exchange",
     "ExitStatus",
     "Failed",
@@ -81,6 +95,7 @@ __all__ = [
     "NextMove",
     "NoVerdict",
     "NoVerdictReason",
+    "Observation",
     "OpenLedger",
     "OutcomeUnknown",
     "Refused",
@@ -118,6 +133,7 @@ __all__ = [
     "not_contains",
     "numeric",
     "open",
+    "open_async",
     "process_judge",
     "qualify",
     "qualify_async",
@@ -162,6 +178,15 @@ _HOMES = {
         "TallystickError",
         "UsageError",
         "WorkOrderInvalid",
+    ),
+    ".embedding": (
+        "AsyncLedger",
+        "EmbeddedAttempt",
+        "EmbeddedCall",
+        "EmbeddedRun",
+        "EmbeddedSlot",
+        "Observation",
+        "open_async",
     ),
     ".guarding": ("Budget", "Guard", "GuardSummary", "guard"),
     ".judging_api": ("evaluate", "evaluate_async", "qualify", "qualify_async"),

@@ -1,0 +1,258 @@
+"""Attempts and calls of a harness of somebody's own, each an ``async with`` block.
+
+A call's intent is durable inside its block, and what is said of it is committed when the block is left; left without a
+word, by an exception or by a cancellation, its outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ..ledger import artifacts, attempt_calls
+from ..ledger.canonical import JsonValue, canonical_bytes
+from ..ledger.crashpoints import crashpoint
+from ..ledger.errors import BudgetExhausted, LeaseLost, UsageError
+from ..ledger.inner_calls import InnerLog, begin_attempt, inner_log, leave_calls, take_up_attempt
+from ..ledger.records import DispatchFacts, DispatchKey, PendingSlot
+from ..ledger.states import DispatchState, NextStep, SlotState
+from ..ledger.transaction import Transaction
+from .answer_texts import NoAnswer, answer_texts
+from .attempt_ends import end_broken
+from .inner_calls import AttemptInnerCalls
+from .inner_protocols import InnerRequest, InnerSend, Replayed
+from .outcome_facts import facts_of
+from .protocols import Outcome, Usage
+from .tally import Tally
+
+if TYPE_CHECKING:
+    from .embedded import EmbeddedRun
+
+__all__ = ["EmbeddedAttempt", "EmbeddedCall"]
+
+
+class EmbeddedAttempt:
+    """One try at a slot: it is observed by `observe`; by an exception, or without a word, it has failed."""
+
+    def __init__(
+        self, run: EmbeddedRun, pending: PendingSlot, solitary: bool, deadline_seconds: float | None, *, replay: bool
+    ) -> None:
+        self._run = run
+        self._pending = pending
+        self._solitary = solitary
+        self._replay = replay
+        self._timer = asyncio.timeout(deadline_seconds)
+        self._key: DispatchKey | None = None
+        self._inner: AttemptInnerCalls | None = None
+        self._outcome: Outcome | None = None
+
+    @property
+    def number(self) -> int:
+        """Of this attempt at its slot, from 1."""
+        return self._entered().attempt_no
+
+    async def __aenter__(self) -> EmbeddedAttempt:
+        run, pending = self._run, self._pending
+        run.begun(pending)
+        try:
+            with run.ledger.reading() as reader:
+                log = inner_log(reader, run.run_key, pending.slot_no)
+            self._key = await self._began()
+        except BaseException:
+            run.ended(pending, SlotState.PENDING)
+            raise
+        crashpoint("attempt.begun")
+        self._inner = AttemptInnerCalls(
+            run.ledger, run.side, self._key, log if self._replay else InnerLog(open=log.open, expected=log.expected),
+            policy=run.policy, tally=Tally({}), key_valid_seconds=run.side.target.key_valid_seconds,
+        )  # fmt: skip
+        await self._timer.__aenter__()
+        return self
+
+    async def _began(self) -> DispatchKey:
+        run, pending = self._run, self._pending
+        key = DispatchKey(run.run_key, pending.slot_no, pending.attempts, "", 0)
+        if pending.next_step is NextStep.RESEND:
+            await run.ledger.write_async(lambda tx: take_up_attempt(tx, key, solitary=self._solitary))
+            return key
+        return await run.ledger.write_async(
+            lambda tx: begin_attempt(
+                tx, run.run_key, pending.slot_no, fingerprint=run.side.fingerprint, solitary=self._solitary
+            ),
+            undo=lambda tx, key: attempt_calls.break_off(tx, key, reason="stopped"),
+        )
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        overdue: TimeoutError | None = None
+        try:
+            await self._timer.__aexit__(kind, raised, trace)
+        except TimeoutError as timeout:
+            overdue = timeout
+        await asyncio.shield(asyncio.ensure_future(self._ended(overdue or raised)))
+        if overdue is not None:
+            raise overdue
+
+    def call(
+        self,
+        name: str,
+        request: JsonValue | bytes,
+        *,
+        bound_usd: str | float | None = None,
+        bound_tokens: int | None = None,
+    ) -> EmbeddedCall:
+        """A call of this attempt, for ``async with``: its intent is durable inside; left without a word, it is unknown.
+
+        ``request`` (JSON or bytes) is what is kept of it. The bounds are what it sets aside in budgets of that unit,
+        instead of what these declare for each dispatch.
+        """
+        payload = request if isinstance(request, bytes) else canonical_bytes(request)
+        bounds: dict[str, int] = {} if bound_tokens is None else {"tokens": bound_tokens}
+        if bound_usd is not None:
+            bounds["nanousd"] = _nanousd(bound_usd)
+        self._entered()
+        assert self._inner is not None
+        return EmbeddedCall(self._inner, InnerRequest({"call": name}, payload, f"call {name}", bounds))
+
+    def observe(
+        self, answer: JsonValue, *, evidence: Mapping[str, JsonValue] | None = None, flags: tuple[str, ...] = ()
+    ) -> None:
+        """What the attempt has come to; committed when its block is left without an exception."""
+        self._outcome = Outcome(DispatchState.ANSWERED, answer=answer, evidence=evidence or {}, flags=flags)
+
+    def fail(self, message: str = "", *, reason: str = "attempt.failed") -> None:
+        """The attempt has failed; ``reason`` is a stable dotted token, as the work order's ``retry`` names them."""
+        self._outcome = Outcome(DispatchState.FAILED, reason, message)
+
+    def _entered(self) -> DispatchKey:
+        if self._key is None:
+            raise UsageError("this attempt has not begun", "use it as `async with slot.attempt() as attempt:`")
+        return self._key
+
+    async def _ended(self, raised: BaseException | None) -> None:
+        key, run = self._entered(), self._run
+        assert self._inner is not None
+        self._inner.close()
+        state = SlotState.PENDING
+        try:
+            state = await self._committed(key, self._inner, raised)
+        finally:
+            run.ended(self._pending, state)
+
+    async def _committed(self, key: DispatchKey, inner: AttemptInnerCalls, raised: BaseException | None) -> SlotState:
+        run = self._run
+        outcome, is_ours = _outcome_of(self._outcome, raised)
+        if isinstance(inner.stopped_by, BudgetExhausted | LeaseLost):
+            outcome, is_ours = Outcome(DispatchState.REFUSED, "budget", str(inner.stopped_by)), True
+            run.exhausted = inner.stopped_by if isinstance(inner.stopped_by, BudgetExhausted) else None
+        crashpoint("attempt.returned")
+        if outcome.state is DispatchState.ANSWERED:
+            try:
+                return await self._observed(key, outcome)
+            except NoAnswer as none:
+                outcome = Outcome(DispatchState.FAILED, none.reason, str(none))
+        facts = _facts(outcome)
+        return await run.ledger.write_async(
+            lambda tx: end_broken(tx, key, outcome, facts, policy=run.policy, is_ours=is_ours)
+        )
+
+    async def _observed(self, key: DispatchKey, outcome: Outcome) -> SlotState:
+        texts = answer_texts(outcome)
+        answer = await artifacts.stored_answer(self._run.ledger, texts.answer)
+        left = _facts(Outcome(DispatchState.UNKNOWN, "target.returned", "the attempt ended before it was answered"))
+
+        def work(tx: Transaction) -> SlotState:
+            leave_calls(tx, key, left)
+            attempt_calls.conclude(
+                tx, key, answer=answer, answer_digest=texts.digest, evidence=texts.evidence, flags=texts.flags
+            )
+            return SlotState.SELECTED
+
+        return await self._run.ledger.write_async(work)
+
+
+class EmbeddedCall:
+    """One call of an attempt. Inside its block it may be sent once; say what became of it before leaving.
+
+    ``known`` is the answer that an earlier attempt had, as bytes; then nothing is to be sent.
+    """
+
+    def __init__(self, inner: AttemptInnerCalls, request: InnerRequest) -> None:
+        self._inner = inner
+        self._request = request
+        self._send: InnerSend | None = None
+        self._outcome: Outcome | None = None
+        self.known: bytes | None = None
+
+    @property
+    def request_id(self) -> str:
+        """The durable id of this call, to go on the wire; empty where the answer is known."""
+        return "" if self._send is None else self._send.request_id
+
+    async def __aenter__(self) -> EmbeddedCall:
+        begun = await self._inner.begin_async(self._request)
+        if isinstance(begun, Replayed):
+            self.known = begun.raw or b""
+        else:
+            self._send = begun
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._send is None:
+            return
+        outcome = self._outcome
+        if outcome is None:
+            told = "its block was left without a word" if raised is None else f"{type(raised).__name__}: {raised}"
+            outcome = Outcome(DispatchState.UNKNOWN, "call.unsaid" if raised is None else "call.broken_off", told)
+        await asyncio.shield(asyncio.ensure_future(self._inner.end_async(self._send, outcome)))
+
+    def answer(self, body: JsonValue | bytes = None, *, usage: Usage | None = None, status: int | None = None) -> None:
+        """A whole answer; ``body`` is what is kept of it, and what a replay gives back."""
+        raw = body if isinstance(body, bytes) else canonical_bytes(body)
+        self._outcome = Outcome(DispatchState.ANSWERED, answer=None, raw=raw, usage=usage, status=status)
+
+    def fail(
+        self, message: str = "", *, reason: str = "call.failed", usage: Usage | None = None, status: int | None = None
+    ) -> None:
+        """An answer that is an error; it is charged what it used, or its bound."""
+        self._outcome = Outcome(DispatchState.FAILED, reason, message, usage=usage, status=status)
+
+    def refuse(self, message: str = "", *, retry_after_seconds: float | None = None, sent: bool = True) -> None:
+        """Provably not done; ``sent=False``: nothing left, and it counts as no dispatch."""
+        self._outcome = Outcome(
+            DispatchState.REFUSED, "call.refused", message, retry_after_seconds=retry_after_seconds,
+            bytes_sent=None if sent else 0,
+        )  # fmt: skip
+
+
+def _outcome_of(said: Outcome | None, raised: BaseException | None) -> tuple[Outcome, bool]:
+    """What the attempt's block told, and whether it was broken off by what is nobody's fault."""
+    if isinstance(raised, TimeoutError):
+        return Outcome(DispatchState.UNKNOWN, "deadline", "it was not over within its deadline"), False
+    if isinstance(raised, Exception):
+        return Outcome(DispatchState.FAILED, "attempt.raised", f"{type(raised).__name__}: {raised}"), False
+    if raised is not None:
+        return Outcome(DispatchState.UNKNOWN, "cancelled", type(raised).__name__), True
+    if said is None:
+        return Outcome(DispatchState.FAILED, "attempt.not_observed", "its block was left without observe()"), False
+    return said, False
+
+
+def _facts(outcome: Outcome) -> DispatchFacts:
+    return facts_of(outcome, duration_us=None, settled_by="runner")
+
+
+def _nanousd(amount: str | float) -> int:
+    try:
+        value = Decimal(str(amount))
+    except InvalidOperation:
+        value = Decimal(-1)
+    if not value.is_finite() or value < 0:
+        raise UsageError(f"bound_usd={amount!r} is no amount", 'give dollars: bound_usd="0.02"')
+    return int((value * 10**9).to_integral_value(ROUND_CEILING))

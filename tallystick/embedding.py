@@ -1,0 +1,134 @@
+"""The ledger inside somebody's own asyncio harness: ``async with ts.open_async("evals.db") as ledger:``.
+
+What is promised to who embeds it: no signal handler, no log handler, nothing on standard output, no task or thread on
+the caller's loop, no migration of an older ledger; names that stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+import attrs
+
+from ._wiring import ADAPTERS
+from .api import OpenLedger
+from .guard_budget import Budget
+from .ledger.canonical import JsonValue, parse_json
+from .ledger.errors import UsageError
+from .ledger.ledger import Ledger
+from .ledger.location import default_path
+from .ledger.observation_reads import observations
+from .ledger.states import IfUnknown
+from .runner.descriptions import describe
+from .runner.embedded import EmbeddedRun, EmbeddedSlot, HarnessTarget
+from .runner.embedded_attempts import EmbeddedAttempt, EmbeddedCall
+from .runner.protocols import Case
+from .runner.sessions import find_or_create
+from .runner.work_order import WorkOrder
+from .runner.work_order_execution import ExecutionOptions
+
+__all__ = ["AsyncLedger", "EmbeddedAttempt", "EmbeddedCall", "EmbeddedRun", "EmbeddedSlot", "Observation", "open_async"]
+
+StrPath = str | os.PathLike[str]
+_POLICIES = (IfUnknown.KEEP, IfUnknown.REPEAT, IfUnknown.RESEND, IfUnknown.RESTART)
+
+
+@attrs.frozen
+class Observation:
+    """One selected observation as JSON values."""
+
+    case_id: str
+    repetition: int
+    attempt: int
+    answer: JsonValue
+    evidence: Mapping[str, JsonValue]
+    flags: tuple[str, ...]
+
+
+class open_async:  # noqa: N801 - read as a function: async with ts.open_async("evals.db") as ledger
+    """A ledger for a harness of one's own; created where there is none, unless ``create`` is false.
+
+    Raises LedgerMissing, LedgerOutdated (it is never upgraded unasked) and what `open` raises.
+    """
+
+    def __init__(self, path: StrPath | None = None, *, create: bool = True) -> None:
+        self._path = default_path() if path is None else Path(path)
+        self._create = create
+        self._opened: AsyncLedger | None = None
+
+    async def __aenter__(self) -> AsyncLedger:
+        ledger = await asyncio.to_thread(Ledger.open, self._path, create=self._create)
+        self._opened = AsyncLedger(ledger)
+        return self._opened
+
+    async def __aexit__(self, *exception: object) -> None:
+        assert self._opened is not None
+        await self._opened.aclose()
+
+
+class AsyncLedger(OpenLedger):
+    """An open ledger that a harness executes runs in; reads as `OpenLedger` does, at once and without a call."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._held: list[EmbeddedRun] = []
+
+    async def create_or_continue(
+        self,
+        name: str,
+        *,
+        slots: Iterable[Case | Mapping[str, JsonValue] | str],
+        identity: Mapping[str, JsonValue],
+        repetitions: int = 1,
+        if_unknown: IfUnknown | str = IfUnknown.KEEP,
+        budget: Budget | Mapping[str, object] | Sequence[object] = (),
+        **execution: Unpack[ExecutionOptions],
+    ) -> EmbeddedRun:
+        """The run of that name: what is left of it where it exists, else a new one; this process holds it from now on.
+
+        ``slots`` are cases (a text is one whose id and input it is), each observed ``repetitions`` times. ``identity``
+        is what answers depend on: with another one an unfinished run is not gone on with. Execution options are those
+        of a work order (``attempts_max``, ``retry``, …). Raises IdentityChanged, RunBusy, UsageError and LedgerError.
+        """
+        try:
+            policy = IfUnknown(if_unknown)
+        except ValueError:
+            policy = IfUnknown.QUERY
+        if policy not in _POLICIES:
+            raise UsageError(f'a harness has no if_unknown = "{if_unknown}"', f"choose one of {', '.join(_POLICIES)}")
+        cases = [{"id": one, "input": one} if isinstance(one, str) else one for one in slots]
+        budgets = budget.tables() if isinstance(budget, Budget) else budget
+        order = WorkOrder(
+            name, target=HarnessTarget(dict(identity), policy), cases=cases, repetitions=repetitions, budgets=budgets,
+            **execution,
+        )  # fmt: skip
+        description = await asyncio.to_thread(describe, order, ADAPTERS)
+        session = await asyncio.to_thread(find_or_create, self._ledger, description)
+        # On the loop: its events belong here. It is one transaction.
+        run = EmbeddedRun(self._ledger, session)
+        self._held.append(run)
+        return run
+
+    def observations(self, run: EmbeddedRun | str) -> Iterator[Observation]:
+        """Every selected observation of a run in the order of its plan, some hundred at a time."""
+        run_key = run.run_key if isinstance(run, EmbeddedRun) else self.find(run).run_key
+        for row in observations(self._ledger, run_key):
+            evidence: Any = parse_json(row.evidence)
+            flags: Any = parse_json(row.flags)
+            yield Observation(
+                row.case_id, row.repetition, row.attempt_no, parse_json(row.answer), evidence, tuple(flags)
+            )
+
+    async def aclose(self) -> None:
+        """Give back every run that is held, and close the ledger; idempotent."""
+        held, self._held = self._held, []
+        try:
+            for run in held:
+                if self._ledger.failure is None:
+                    await run.close()
+        finally:
+            await asyncio.to_thread(self._ledger.close)
