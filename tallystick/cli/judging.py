@@ -149,7 +149,8 @@ def _exit_line(end: EvaluationEnd) -> tuple[str, Tone]:
             why = f"stopped ({end.stopped})" if end.stopped else "not finished"
             return f"{why}, {plural(waiting, 'judgment')} left: {command} goes on", Tone.WARNING
         case NextMove.FUND:
-            return f"out of budget: raise the limit and {command}", Tone.BAD
+            its_run = f"`tallystick resume {end.run} --amend` of the run"
+            return f"out of budget: raise the limit, here or by {its_run}, and {command}", Tone.BAD
         case _ if missing:
             return (
                 f"finished, {plural(missing, 'judgment')} without a verdict; {command} tries them again",
