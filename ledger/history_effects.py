@@ -242,7 +242,8 @@ def _judged(history: RunHistory, mark: Mark) -> None:
     for key, row in _judgments_of(mark.body):
         history.no_verdicts[key[0]] += row[2] is not None
         history.out_of_budget[key[0]] += row[2] == NoVerdictReason.OUT_OF_BUDGET
-        if key in history.later_judgments:
+        # What gave no verdict may be tried again, and its row says nothing of it then.
+        if row[2] is not None or key in history.later_judgments:
             history.judged_before[key] = row
 
 
@@ -256,6 +257,10 @@ def _judgments_of(body: dict[str, Any]) -> list[tuple[tuple[int, ...], list[Any]
 
 
 def _judgments_retried(history: RunHistory, mark: Mark) -> None:
+    evaluation, judge, reason = mark.body["evaluation"], mark.body["judge"], mark.body["reason"]
+    for key, row in list(history.judged_before.items()):
+        if key[0] == evaluation and judge in (None, key[1]) and row[2] == reason:
+            del history.judged_before[key]
     history.no_verdicts[mark.body["evaluation"]] -= mark.body["count"]
     if mark.body["reason"] == NoVerdictReason.OUT_OF_BUDGET:
         history.out_of_budget[mark.body["evaluation"]] -= mark.body["count"]

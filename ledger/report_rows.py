@@ -55,6 +55,7 @@ _CARRIED: Final = (
     " AND o.slot_no = t.slot_no AND o.attempt_no = t.carried_from AND o.session_no = t.session_no AND o.turn = t.turn"
     " WHERE t.run_key = ? AND t.source = 'carried' ORDER BY t.slot_no, t.attempt_no, t.turn"
 )
+_GIVEN: Final = (JudgmentState.JUDGED, JudgmentState.NO_VERDICT)
 # By each judge, as the key of judgments begins: without it every part would go through all of them.
 _JUDGMENTS: Final = (
     "SELECT j.slot_no, j.judge_no, j.attempt_no, j.sample_no, j.state, j.passed, j.score, j.reason, j.explanation,"
@@ -251,13 +252,12 @@ def _judgment(history: RunHistory, evaluation_no: int, row: Any) -> GivenJudgmen
     """The judgment as it was given, None where it had not been."""
     slot_no, judge_no, attempt_no, sample_no, state, passed, score, reason, explanation, reused_from = row
     key = (evaluation_no, judge_no, slot_no, attempt_no, sample_no)
-    if history.later_judgments and key in history.later_judgments:
-        before = history.judged_before.get(key)
-        if before is None:
-            return None
-        passed_then, score_then, reason_then = before
-        return GivenJudgment(judge_no, sample_no, passed_then, score_then, reason_then, None, False)
-    if state not in (JudgmentState.JUDGED, JudgmentState.NO_VERDICT):
+    is_later = state not in _GIVEN or (history.later_judgments and key in history.later_judgments)
+    if is_later and key not in history.judged_before:
         return None
+    if is_later or state == JudgmentState.NO_VERDICT:
+        passed, score, reason = history.judged_before[key] if is_later else (None, None, reason)
+        # Its explanation is gone once it is tried again, so it is not shown at all; `tallystick show` has it.
+        return GivenJudgment(judge_no, sample_no, passed, score, reason, None, False)
     verdict = None if passed is None else bool(passed)
     return GivenJudgment(judge_no, sample_no, verdict, score, reason, explanation, reused_from is not None)

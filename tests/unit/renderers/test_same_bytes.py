@@ -14,6 +14,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from tallystick.ledger import coordinators, history, planning, report_rows, run_ends, views
 from tallystick.ledger.errors import TransitionRefused
+from tallystick.ledger.evaluations import EvaluationRow, evaluations_of, let_retried_wait
 from tallystick.ledger.judgments import add_judgments
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.readers import Reader
@@ -58,6 +59,18 @@ class ReportMachine(LedgerMachine):
         else:
             self.write(lambda tx: add_judgments(tx, self.run_key, 1, [row]))
             self.judged.add(number)
+
+    @rule()
+    @precondition(lambda self: self.judged)
+    def judge_again(self) -> None:
+        """What gave no verdict waits again."""
+        with self.ledger.reading() as reader:
+            (own,) = evaluations_of(reader, self.run_key)
+            silent = {
+                row[0] for row in reader.rows("SELECT slot_no FROM judgments WHERE state = 'no_verdict'")
+            }  # fmt: skip
+        assert self.write(lambda tx: let_retried_wait(tx, own, reason="timeout")) == len(silent)
+        self.judged -= silent
 
     @invariant()
     def look(self) -> None:
@@ -111,6 +124,7 @@ def test_a_long_report_goes_on_with_newer_views_and_shows_nothing_that_happened_
     monkeypatch.setattr(history, "_EVENTS_AT_ONCE", 8)
     happens: list[Callable[[], object]] = [
         lambda: judge(ledger, run.run_key, 6, True),
+        lambda: ledger.write(lambda tx: let_retried_wait(tx, own_evaluation(ledger), reason="malformed_verdict")),
         lambda: answer(ledger, run.run_key, 8),
         lambda: ledger.write(lambda tx: settle_unknown(tx, Settlement(lost, 1, Decision.GIVE_UP, "me", "why"))),
         lambda: fail(ledger, run.run_key, 10),
@@ -129,6 +143,11 @@ def test_a_long_report_goes_on_with_newer_views_and_shows_nothing_that_happened_
     assert rendered(ledger, run.run_id, form) == expected
     assert next(steps, None) is None  # all of it happened meanwhile
     assert rendered(ledger, run.run_id, form) != expected
+
+
+def own_evaluation(ledger: Ledger) -> EvaluationRow:
+    with ledger.reading() as reader:
+        return evaluations_of(reader, 1)[0]
 
 
 def test_a_view_is_left_for_a_newer_one_when_it_is_old(ledger: Ledger) -> None:
