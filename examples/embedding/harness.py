@@ -44,7 +44,8 @@ async def main(path: str) -> None:
         async with asyncio.TaskGroup() as tasks:
             async for slot in run.claims(concurrency=4):
                 tasks.create_task(work(slot))
-        right = sum(row.answer == case["expected"] for row, case in zip(ledger.observations(run), QUESTIONS, strict=True))
+        rows = ledger.observations(run)
+        right = sum(row.answer == question["expected"] for row, question in zip(rows, QUESTIONS, strict=True))
         print(f"{right} of {len(QUESTIONS)} are right")
 
 
