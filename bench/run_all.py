@@ -22,6 +22,7 @@ _SCRIPTS = (
     "http_slots.py",
     "judgments.py",
     "planning.py",
+    "device_takeover.py",
     "reporting.py",
 )
 
