@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from tallystick.ledger import attempts, coordinators, run_ends
+from tallystick.ledger.evaluations import evaluations_of, let_retried_wait
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.settlements import Decision, Settlement, settle_unknown
 from tallystick.runner import report_reading
@@ -24,6 +26,7 @@ from tests.unit.renderers.made_runs import (
     judge,
     lose,
     made_run,
+    rendered,
     troubled_run,
 )
 
@@ -261,3 +264,46 @@ def test_a_run_of_many_values_of_a_key_is_cut_and_stays_whole(ledger: Ledger, mo
     groups = document(ledger, run.run_id, by="k")["groups"]
     assert len(groups) == 4
     assert sum(one["population"]["planned"] for one in groups) == 9
+
+
+def test_a_judgment_that_is_tried_again_waits_and_had_no_verdict_before(ledger: Ledger) -> None:
+    run = made_run(ledger, [Asked("a")])
+    answer(ledger, run.run_key, 1)
+    judge(ledger, run.run_key, 1, reason="timeout")
+    before = document(ledger, run.run_id)
+    with ledger.reading() as reader:
+        (own,) = evaluations_of(reader, run.run_key)
+    ledger.write(lambda tx: let_retried_wait(tx, own, reason="timeout"))
+    (score,) = document(ledger, run.run_id)["scores"]
+    assert (score["no_verdict"], score["waiting"]) == ({}, 1)
+    then = document(ledger, run.run_id, at=before["event"])
+    assert then == before
+    assert (then["scores"][0]["no_verdict"], then["scores"][0]["waiting"]) == ({"timeout": 1}, 0)
+    judge(ledger, run.run_key, 1, True)
+    assert document(ledger, run.run_id)["scores"][0]["passed"] == 1
+    assert document(ledger, run.run_id, at=before["event"]) == before
+
+
+def test_answers_that_look_empty_are_told_apart(ledger: Ledger) -> None:
+    values: list[Any] = [False, 0, "", [], None, {}, 0.0]
+    run = made_run(ledger, [Asked(f"c{number}") for number in range(len(values) + 1)])
+    for slot, value in enumerate(values, start=1):
+        answer(ledger, run.run_key, slot, value)
+    slots = document(ledger, run.run_id)["slots"]
+    assert [(slot["has_answer"], repr(slot["answer"])) for slot in slots] == [
+        *((True, repr(value)) for value in values), (False, "None"),
+    ]  # fmt: skip
+    page = rendered(ledger, run.run_id, "html")
+    shown = json.loads(page.split('id="data">', 1)[1].split("</script>", 1)[0])["more"]
+    assert [one["a"][0]["o"] for one in shown[: len(values)]] == ["false", "0", "", "[]", "null", "{}", "0.0"]
+
+
+def test_what_costs_nothing_known_is_unknown_and_a_sum_is_a_lower_bound(ledger: Ledger) -> None:
+    run = made_run(ledger, [Asked("a"), Asked("b")])
+    answer(ledger, run.run_key, 1)
+    assert document(ledger, run.run_id)["totals"]["cost_usd"] is None
+    answer(ledger, run.run_key, 2, cost_nanousd=0)
+    found = document(ledger, run.run_id)
+    assert (found["totals"]["cost_usd"], found["totals"]["unpriced_dispatches"]) == ("0.00", 1)
+    assert [slot["cost_usd"] for slot in found["slots"]] == [None, "0.00"]
+    assert "at least $0.00; 1 had no price" in rendered(ledger, run.run_id, "html")
