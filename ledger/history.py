@@ -85,6 +85,7 @@ class Mark:
 class RunHistory:
     """How the run stood at event ``event_no``; see the module. Slots that no event speaks of are pending.
 
+    ``later_custody`` is the custody that a change after the event found, None where there was none since.
     ``no_verdicts`` counts judgments without a verdict by evaluation, ``out_of_budget`` those of them without room.
     ``selected_at`` has the event by which each slot was selected, 0 where it is not. ``is_newest`` says that nothing
     has happened since, as far as ``noted_to``.
@@ -111,6 +112,7 @@ class RunHistory:
     contaminated: set[tuple[int, int]] = attrs.field(factory=set)
     settled_by_decision: set[tuple[str, int]] = attrs.field(factory=set)
     later_dispatches: set[tuple[str, int]] = attrs.field(factory=set)
+    later_custody: str | None = None
     later_judgments: set[tuple[int, ...]] = attrs.field(factory=set)
     judged_before: dict[tuple[int, ...], list[Any]] = attrs.field(factory=dict)
     evaluation_ids: dict[int, str] = attrs.field(factory=dict)

@@ -12,13 +12,21 @@ from typing import Any, Final, TypeAlias
 from .evaluations import INLINE
 from .history import Mark, OpenAttempt, OpenDispatch, RunHistory, SessionSpan
 from .standing import numbers_of
-from .states import CallOwner, DispatchState, NextStep, RunState, SlotState
+from .states import CallOwner, CustodyState, DispatchState, NextStep, RunState, SlotState
 from .verdicts import NoVerdictReason
 
 __all__ = ["EFFECTS", "INTENTS", "WITHOUT_EFFECT", "note_later"]
 
 INTENTS: Final = frozenset({"dispatch.intended", "judgment.call_intended"})
 """Kinds that set something aside in budgets."""
+
+_CUSTODY: Final[dict[str, str | None]] = {
+    "run.adopted": None,  # it says so itself
+    "run.custody_lost": CustodyState.HELD.value,
+    "run.moving": CustodyState.HELD.value,
+    "run.taken_over": CustodyState.COPY.value,
+}
+"""Kinds that change who may continue the run, and who might before."""
 
 Effect: TypeAlias = Callable[[RunHistory, Mark], None]
 
@@ -289,6 +297,9 @@ def note_later(history: RunHistory, kind: str, text: str) -> None:
     if kind in INTENTS:
         body = json.loads(text)
         history.later_dispatches.add((body["call"], body["dispatch"]))
+    elif kind in _CUSTODY:
+        was = _CUSTODY[kind] or json.loads(text)["was"]
+        history.later_custody = history.later_custody or was
     elif kind == "observation.judged":
         history.later_judgments.update(key for key, _ in _judgments_of(json.loads(text)))
 

@@ -27,7 +27,8 @@ _NEEDS_DECISION = (SlotState.UNKNOWN, SlotState.FAILED, SlotState.PARKED, SlotSt
 def standing_at(reader: Reader, run: RunRow, history: RunHistory, *, ledger: str, ledger_option: str) -> dict[str, Any]:
     """The keys of `RunStanding` that tell of the whole run; population, reasons, totals and scores are a slice's."""
     counts = history.counts()
-    move = _next_move(run, history, counts)
+    custody = _custody(run, history)
+    move = _next_move(custody, history, counts)
     unknown: dict[str, int] = {}
     for one in history.open_dispatches.values():
         if one.state == DispatchState.UNKNOWN:
@@ -37,8 +38,8 @@ def standing_at(reader: Reader, run: RunRow, history: RunHistory, *, ledger: str
         "ledger": ledger,
         "run": run.run_id,
         "name": run.name,
-        "state": run.state if run.custody != CustodyState.HELD else history.run_state,
-        "custody": run.custody,
+        "state": history.run_state,
+        "custody": custody,
         "next": move.value,
         "command": next_command(
             move, run.run_id, population_of(counts), ledger_option=ledger_option, is_from_python=is_from_python(run)
@@ -57,9 +58,15 @@ def standing_at(reader: Reader, run: RunRow, history: RunHistory, *, ledger: str
     }
 
 
-def _next_move(run: RunRow, history: RunHistory, counts: dict[SlotState, int]) -> NextMove:
+def _custody(run: RunRow, history: RunHistory) -> str:
+    """This ledger's custody then. A run that is being moved is told as moved: no event parts the one from the other."""
+    custody = history.later_custody or run.custody
+    return CustodyState.MOVED.value if custody == CustodyState.MOVING else custody
+
+
+def _next_move(custody: str, history: RunHistory, counts: dict[SlotState, int]) -> NextMove:
     """What helped next then; as `results.next_move` tells it from the rows of now."""
-    if run.custody != CustodyState.HELD:
+    if custody != CustodyState.HELD:
         return NextMove.ADOPT
     if history.run_state == RunState.CANCELLED:
         return NextMove.NOTHING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -161,3 +162,19 @@ def test_a_view_is_left_for_a_newer_one_when_it_is_old(ledger: Ledger) -> None:
         assert second is not first
         assert found.turn() is second is found.reader
         assert told == [second]
+
+
+def test_a_report_from_before_a_run_was_moved_is_the_same_after_it(ledger: Ledger) -> None:
+    run = troubled_run(ledger)
+    ledger.write(lambda tx: coordinators.release_run(tx, run, reason="ended", active_us=1))
+    before = rendered(ledger, run.run_id, "json")
+    found = json.loads(before)
+    assert (found["custody"], found["state"]) == ("held", "open")
+    row = "UPDATE runs SET state = ?, custody = ? WHERE run_id = ?"
+    ledger.write(lambda tx: tx.change(row, ("moving", "moving", run.run_id)))
+    ledger.write(lambda tx: tx.event(run.run_key, "run.moving", {"state": "open", "epoch": 2, "ledger": "l"}))
+    moving = rendered(ledger, run.run_id, "json")
+    assert json.loads(moving)["custody"] == "moved"
+    ledger.write(lambda tx: tx.change(row, ("moved", "moved", run.run_id)))
+    assert rendered(ledger, run.run_id, "json") == moving
+    assert rendered(ledger, run.run_id, "json", at=found["event"]) == before
