@@ -5,8 +5,9 @@ from __future__ import annotations
 from .history import RunHistory
 from .ledger import Reader
 from .report_rows import CaseRow, SettlementRow
+from .turns import TurnRow, sessions_of
 
-__all__ = ["case_texts", "settlements_at"]
+__all__ = ["case_texts", "has_turns", "settlements_at", "turns_at"]
 
 
 def case_texts(reader: Reader, run_key: int, case_no: int) -> CaseRow:
@@ -30,3 +31,25 @@ def settlements_at(reader: Reader, history: RunHistory) -> dict[int, list[Settle
         if (call_id, dispatch_no) not in history.open_dispatches:
             found.setdefault(slot_no, []).append(SettlementRow(attempt_no, decision, made_by, reason, made_us))
     return found
+
+
+def has_turns(reader: Reader, history: RunHistory) -> bool:
+    """Whether the run has conversations."""
+    return bool(reader.row("SELECT EXISTS (SELECT 1 FROM turns WHERE run_key = ?)", (history.run_key,))[0])
+
+
+def turns_at(reader: Reader, history: RunHistory, slot_no: int) -> dict[int, tuple[TurnRow, ...]]:
+    """The turns of a slot that were committed up to the event, by attempt."""
+    return {
+        attempt_no: tuple(turn for turn in session.turns if _was_committed(turn, history))
+        for attempt_no, session in sessions_of(reader, history.run_key, slot_no).items()
+        if attempt_no <= history.attempts[slot_no]
+    }
+
+
+def _was_committed(turn: TurnRow, history: RunHistory) -> bool:
+    """One that was carried came with its attempt, any other with the outcome of its call."""
+    if turn.call_id is None or turn.dispatch_no is None:
+        return True
+    key = (turn.call_id, turn.dispatch_no)
+    return key not in history.open_dispatches and key not in history.later_dispatches

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
 
-from ..ledger.report_rows import AttemptRow, DispatchRow, SettlementRow, SlotRow
-from ..ledger.report_texts import case_texts, settlements_at
+from ..ledger.report_rows import AttemptRow, DispatchRow, SettlementRow
+from ..ledger.report_texts import case_texts, has_turns, settlements_at, turns_at
+from ..ledger.turns import TurnRow
 from .report_document import SlotLine
 from .report_reading import Report
 
@@ -17,7 +18,10 @@ __all__ = ["SlotDetails", "slot_details"]
 
 @attrs.frozen
 class SlotDetails:
-    """A planned observation with its whole history; ``input`` and ``expected`` are canonical JSON texts."""
+    """A planned observation with its whole history; ``input`` and ``expected`` are canonical JSON texts.
+
+    ``turns`` are those of a conversation, by attempt.
+    """
 
     line: SlotLine
     case_no: int
@@ -26,6 +30,7 @@ class SlotDetails:
     attempts: tuple[AttemptRow, ...]
     dispatches: tuple[DispatchRow, ...]
     settlements: tuple[SettlementRow, ...]
+    turns: Mapping[int, tuple[TurnRow, ...]]
 
     def sends_of(self, attempt_no: int) -> list[DispatchRow]:
         """The sends of one attempt."""
@@ -35,15 +40,14 @@ class SlotDetails:
 def slot_details(report: Report) -> Iterator[SlotDetails]:
     """Every planned observation of the slice, in the order of the plan."""
     source = report.source
-    settled = settlements_at(source.reader, source.history)
+    settled, talks = settlements_at(source.reader, source.history), has_turns(source.reader, source.history)
     known: tuple[int, Any] = (0, None)
     for row, metadata in source.rows():
         if known[0] != row.case_no:
             known = row.case_no, case_texts(source.reader, source.history.run_key, row.case_no)
-        yield _details(row, source.line(row, metadata), known[1], settled)
-
-
-def _details(row: SlotRow, line: SlotLine, case: Any, settled: dict[int, list[SettlementRow]]) -> SlotDetails:
-    return SlotDetails(
-        line, row.case_no, case.input, case.expected, row.attempts, row.dispatches, tuple(settled.get(row.slot_no, ()))
-    )
+        turns = turns_at(source.reader, source.history, row.slot_no) if talks else {}
+        line, case = source.line(row, metadata), known[1]
+        yield SlotDetails(
+            line, row.case_no, case.input, case.expected, row.attempts, row.dispatches,
+            tuple(settled.get(row.slot_no, ())), turns,
+        )  # fmt: skip

@@ -55,6 +55,7 @@
       parts.push(...more.v);
       for (const attempt of more.a) {
         parts.push(attempt.s, attempt.r, attempt.m, attempt.o);
+        for (const turn of attempt.t || []) parts.push(turn[1], turn[2]);
         for (const send of attempt.d) parts.push(send[0], send[3], send[4]);
       }
     }
@@ -182,8 +183,15 @@
         replay ? "a replay" : null].filter(Boolean);
       return element("div", null, element("code", null, call), " send " + number + ": " + told.join(" · "));
     });
+    const turns = (one.t || []).map(([number, message, answer, source, from, replay]) => {
+      const told = [from === null ? null : "carried over from attempt " + from, replay ? "asked again" : null,
+        source === "wire" || from !== null ? null : source].filter(Boolean).join(", ");
+      return element("div", null, element("p", { class: "soft" }, "turn " + number + (told ? " (" + told + ")" : "")),
+        block(message), block(answer));
+    });
     return element("div", { class: "attempt" }, head, pairs([
       ["reason", one.r], ["message", one.m], ["touched by", one.c ? "an earlier holder of its device may have interfered" : null],
+      ["turns", turns.length ? element("div", { class: "turns" }, ...turns) : null],
       ["answer" + (one.src && one.src !== "wire" ? " (" + one.src + ")" : ""), block(one.o)],
       ...Object.entries(one.ev || {}).map(([name, value]) => ["evidence: " + name, block(value)]),
       ["calls", sends.length ? element("div", null, ...sends) : null],

@@ -91,6 +91,11 @@ def _attempt(one: AttemptRow, found: SlotDetails) -> dict[str, Any]:
     }  # fmt: skip
     if one.contaminated:
         entry["c"] = 1
+    if turns := found.turns.get(one.attempt_no):
+        entry["t"] = [
+            [turn.turn, _text(turn.message), _text(turn.answer), turn.source, turn.carried_from, int(turn.replay)]
+            for turn in turns
+        ]
     if one.observation is not None:
         evidence = parse_json(one.observation.evidence)
         entry["o"] = _text(one.observation.answer)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import tallystick as ts
 from tallystick.ledger.ledger import Ledger
 from tests.browser.chromium import Browser
 from tests.unit.renderers.made_runs import Asked, answer, document, judge, made_run, rendered, troubled_run
@@ -121,7 +122,7 @@ def test_the_list_has_every_planned_observation_and_can_be_filtered(
     ("text", "found"),
     [
         ("broke", ["c2 new failed"]),
-        ("NAN", ["c2 old selected"]),
+        ("MALFORMED", ["c2 old selected"]),
         ("c3 unknown", ["c3 old unknown"]),
         ("http.500 failed", ["c2 new failed"]),
         ("nothing like it", []),
@@ -192,3 +193,23 @@ def test_the_page_says_what_the_document_says(browser: Browser, ledger: Ledger, 
     assert lead.startswith(f"{found['population']['planned']} planned")
     cards = browser.run("return [...document.querySelectorAll('.card b')].map((one) => one.textContent)")
     assert cards == [f"{one['count']} {one['what'].replace('_', ' ')}" for one in found["open_points"]]
+
+
+def test_a_conversation_shows_its_turns(browser: Browser, tmp_path: Path) -> None:
+    @ts.target
+    def parrot(case: ts.Case, turn: ts.Turn) -> str:
+        return f"you said {turn.message}"
+
+    order = ts.WorkOrder(
+        "talk", cases=[{"id": "a", "input": {"turns": ["hello", "goodbye"]}}], target=parrot,
+        conversation={"turns": "$.turns"},
+    )  # fmt: skip
+    outcome = ts.run(order, ledger=tmp_path / "t.db")
+    with ts.open(tmp_path / "t.db") as ledger:
+        ledger.write_report(outcome.run_id, tmp_path / "talk.html")
+    browser.open(tmp_path / "talk.html", anchor="#slot-1")
+    text = browser.run("return document.querySelector('.turns').textContent")
+    assert text == "turn 1helloyou said helloturn 2goodbyeyou said goodbye"
+    searched(browser, "goodbye")
+    assert listed(browser) == ["a default selected"]
+    assert browser.complaints() == []
