@@ -17,6 +17,7 @@ from typing import Final
 import attrs
 
 from .canonical import digest_of_bytes
+from .durable import sync, sync_folder
 from .errors import LedgerDamaged, LedgerFailed
 from .ledger import Ledger, Reader
 from .records import Artifact, DispatchFacts, Intent
@@ -66,7 +67,7 @@ def prepare(ledger: Ledger, data: bytes, *, media_type: str | None = None) -> Ar
     try:
         if not (path.is_file() and digest_of_bytes(path.read_bytes()) == digest):
             _write(path, data)
-        _sync(path.parent)
+        sync_folder(path.parent)
     except OSError as problem:
         raise LedgerFailed(
             f"the artifact file {path} could not be written ({problem.strerror})",
@@ -185,7 +186,7 @@ def _write(path: Path, data: bytes) -> None:
         with temporary.open("xb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -205,13 +206,5 @@ def _make_durable_folders(*folders: Path) -> None:
         if folder in _durable and folder.is_dir():
             continue
         folder.mkdir(exist_ok=True)
-        _sync(folder.parent)
+        sync_folder(folder.parent)
         _durable.add(folder)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from . import driver
 from .crashpoints import crashpoint
+from .durable import sync_folder
 from .errors import LedgerFailed
 from .failures import is_locked
-from .location import sync_names
 from .transaction import Transaction
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Desk:
             )
         if self._files is None:
             # The log may be new. SQLite syncs its name and does not look whether that failed (os_unix.c, unixSync).
-            sync_names(shared.path.parent)
+            sync_folder(shared.path.parent)
             self._files = found
 
     def mark(self, transaction: Transaction) -> int:

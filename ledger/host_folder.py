@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import attrs
 
+from .durable import sync
 from .errors import DeviceLocksUnusable
 from .file_locks import SharedLockFile, open_shared
 from .processes import ProcessIdentity, is_stopped, kill_verified, this_process
@@ -211,7 +212,7 @@ class HostFolder:
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, text.encode(), 0)
-            os.fsync(descriptor)
+            sync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -226,7 +227,7 @@ class HostFolder:
         descriptor = open_shared(path)
         try:
             os.pwrite(descriptor, f"{value:020d}\n".encode(), 0)
-            os.fsync(descriptor)
+            sync(descriptor)
         finally:
             os.close(descriptor)
 

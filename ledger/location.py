@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ import psutil
 from .errors import LedgerOnNetwork, LedgerReadOnly
 from .failures import unwritable
 
-__all__ = ["default_path", "filesystem_of", "make_side_folder", "refuse_network", "side_folder", "sync_names"]
+__all__ = ["default_path", "filesystem_of", "make_side_folder", "refuse_network", "side_folder"]
 
 _NETWORK: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "virtiofs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs",
@@ -80,15 +79,3 @@ def make_side_folder(path: Path) -> Path:
     except OSError as problem:
         raise unwritable(path, problem, "written") from problem
     return folder
-
-
-def sync_names(folder: Path) -> None:
-    """Bring the names in a folder to the disk; raises OSError. A file system that knows no such thing is let be."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as problem:
-        if problem.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)

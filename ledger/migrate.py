@@ -6,12 +6,12 @@ open an absent or old ledger at once, one does the work and the others find it d
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Final
 
 from .crashpoints import crashpoint
 from .driver import APPLICATION_ID, Connection, connect, sqlite
+from .durable import sync, sync_folder
 from .schema import SCHEMA_NUMBER
 
 __all__ = ["apply_migration", "backup_to", "migrate", "schema_number"]
@@ -70,17 +70,11 @@ def backup_to(connection: Connection, destination: Path) -> None:
         connection.backup(copy)
     finally:
         copy.close()
-    _sync(temporary)
+    with temporary.open("rb") as file:
+        sync(file.fileno())
     temporary.replace(destination)
-    _sync(destination.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    for folder in (destination.parent, destination.parent.parent):  # the folder itself may be new
+        sync_folder(folder)
 
 
 def apply_migration(connection: Connection, number: int) -> None:

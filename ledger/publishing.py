@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from .durable import sync, sync_folder
 from .errors import LedgerFailed, UsageError
 
-__all__ = ["beside", "published", "refuse_taken", "sync_folder"]
+__all__ = ["beside", "published", "refuse_taken"]
 
 _PART: Final = ".part"
 
@@ -44,7 +45,7 @@ def published(
             try:
                 yield file
                 file.flush()
-                os.fsync(file.fileno())
+                sync(file.fileno())
                 written()
                 refuse_taken(path, force=force)
                 temporary.replace(path)
@@ -80,15 +81,6 @@ def refuse_taken(path: Path, *, force: bool) -> None:
     if path.is_dir() or (path.exists() and not force):
         kind = "a folder" if path.is_dir() else "a file"
         raise UsageError(f"there is {kind} at {path} already", "name another path, or say --force to replace a file")
-
-
-def sync_folder(folder: Path) -> None:
-    """Make what was renamed or created in the folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _another_name(path: Path) -> Path:

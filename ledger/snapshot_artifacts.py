@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from .artifacts import file_of
 from .canonical import digest_of_bytes
+from .durable import sync, sync_folder
 from .ledger import Reader
-from .publishing import sync_folder
 from .snapshot_format import ArtifactCount, artifact_member
 from .zip_layout import STORED, Member
 from .zip_reader import NotOurZip, ZipReader
@@ -94,7 +93,7 @@ class ArtifactStage:
                 hashed.update(chunk)
                 file.write(chunk)
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         if f"sha256:{hashed.hexdigest()}" != digest:
             raise NotOurZip(f"{member.name} has other bytes than its name says")
         self._sizes[digest] = member.size

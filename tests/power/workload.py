@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tallystick.cli.entry import invoke
-from tallystick.ledger import artifacts, desk, driver, scribe
+from tallystick.ledger import artifacts, desk, driver, publishing, scribe
 from tallystick.ledger.transaction import Transaction
 from tallystick.runner.call_steps import CallSteps
 from tallystick.runner.judge_calls import JudgeCalls
@@ -141,19 +141,8 @@ def _tells_before_the_commit() -> None:
     scribe.Scribe._run_all = hasty  # type: ignore[method-assign]
 
 
-class _Os:
-    """The module `os`, with an fsync that leaves files or folders out."""
-
-    def __init__(self, *, folders: bool) -> None:
-        self._folders = folders
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
-
-    def fsync(self, descriptor: int) -> None:
-        is_folder = Path(f"/proc/self/fd/{descriptor}").is_dir()
-        if is_folder != self._folders:
-            os.fsync(descriptor)
+def _syncs_nothing(_: object) -> None:
+    """Stands where something is synced."""
 
 
 PLANTS: Final[dict[str, Callable[[], None]]] = {
@@ -161,8 +150,10 @@ PLANTS: Final[dict[str, Callable[[], None]]] = {
     "checkpoints-without-sync": _checkpoints_without_sync,
     "splits-transactions": _splits_transactions,
     "tells-before-the-commit": _tells_before_the_commit,
-    "artifacts-without-sync": lambda: setattr(artifacts, "os", _Os(folders=False)),
-    "artifact-names-without-sync": lambda: setattr(artifacts, "os", _Os(folders=True)),
+    "artifacts-without-sync": lambda: setattr(artifacts, "sync", _syncs_nothing),
+    "artifact-names-without-sync": lambda: setattr(artifacts, "sync_folder", _syncs_nothing),
+    "snapshots-without-sync": lambda: setattr(publishing, "sync", _syncs_nothing),
+    "snapshot-names-without-sync": lambda: setattr(publishing, "sync_folder", _syncs_nothing),
 }
 
 

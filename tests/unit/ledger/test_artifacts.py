@@ -89,7 +89,7 @@ def test_a_folder_that_somebody_else_has_just_made_is_synced_before_a_file_in_it
     digest = digest_of_bytes(LARGE)
     file_of(ledger.artifacts, digest).parent.mkdir(parents=True)
     synced: list[Path] = []
-    monkeypatch.setattr(artifacts, "_sync", synced.append)
+    monkeypatch.setattr(artifacts, "sync_folder", synced.append)
     artifacts.prepare(ledger, LARGE)
     assert {ledger.path.parent, ledger.artifacts.parent, ledger.artifacts} <= set(synced)
     synced.clear()
