@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import re
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final, cast
 
@@ -122,7 +124,7 @@ class _Exchange:
         self.body = bytearray()
         self.is_cut = False
         self._usage = usage
-        self._redactor = environment_redactor()
+        self._redactor = _redactor(time.monotonic() // 1)
         self.asked = _asked(request, self._redactor)
 
     def sent_as(self, begun: InnerSend) -> None:
@@ -211,12 +213,12 @@ class _Recording(httpx.SyncByteStream):
         try:
             self._stream.close()
         finally:
-            self._end(self._exchange.left(self._response))
+            if not self._is_ended:
+                self._end(self._exchange.left(self._response))
 
     def _end(self, outcome: Outcome) -> None:
-        if not self._is_ended:
-            self._is_ended = True
-            self._calls.end(self._begun, outcome)
+        self._is_ended = True
+        self._calls.end(self._begun, outcome)
 
 
 class _AsyncRecording(httpx.AsyncByteStream):
@@ -245,12 +247,12 @@ class _AsyncRecording(httpx.AsyncByteStream):
         try:
             await self._stream.aclose()
         finally:
-            await self._end(self._exchange.left(self._response))
+            if not self._is_ended:
+                await self._end(self._exchange.left(self._response))
 
     async def _end(self, outcome: Outcome) -> None:
-        if not self._is_ended:
-            self._is_ended = True
-            await _to_its_end(self._calls, self._begun, outcome)
+        self._is_ended = True
+        await _to_its_end(self._calls, self._begun, outcome)
 
 
 async def _to_its_end(calls: InnerCalls, begun: InnerSend, outcome: Outcome) -> None:
@@ -265,6 +267,11 @@ def _keeping(problem: BaseException) -> Iterator[None]:
         yield
     except AttemptOver as over:
         problem.add_note(str(over))
+
+
+@functools.lru_cache(maxsize=1)
+def _redactor(second: float) -> Redactor:  # noqa: ARG001 - the environment may change, and is read anew each second
+    return environment_redactor()
 
 
 def _asked(request: httpx.Request, redactor: Redactor) -> InnerRequest:

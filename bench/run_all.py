@@ -20,6 +20,7 @@ _SCRIPTS = (
     "dbos_steps.py",
     "executor_slots.py",
     "http_slots.py",
+    "guard.py",
     "judgments.py",
     "planning.py",
     "device_takeover.py",

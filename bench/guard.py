@@ -1,0 +1,191 @@
+"""What guarding costs: an agent's requests, their replay, and the items of a script.
+
+The client is measured against bare httpx that makes the same requests of the same instant transport in this process, so
+that nothing but the books is between them: two durable commits a request, one request after the other, and 16 attempts
+at a time. The replay is that of one attempt with 1,000 requests that are answered already. A script's items are mapped
+by an instant function: new ones, and the same once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+from measure import Asked, Figures, Row, Taken, run_script, scratch_folder, take_in_turns
+
+import tallystick as ts
+from tallystick.ledger.states import SlotState
+
+_ADDED_US_MAX = 1000
+_REPLAY_SECONDS_MAX = 0.5
+_MAPPED_MIN = 2_000
+_REUSED_MIN = 20_000
+_URL = "http://instant/ask"
+_REPLY = {"answer": "yes", "usage": {"prompt_tokens": 3, "completion_tokens": 4}}
+
+
+class _Instant(httpx.AsyncBaseTransport, httpx.BaseTransport):
+    """Answers at once, as cheaply as httpx allows."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        request.read()
+        return httpx.Response(200, json=_REPLY)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        return httpx.Response(200, json=_REPLY)
+
+
+def _body(number: int) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": f"question {number}"}]}
+
+
+def bare(*, requests: int) -> Figures:
+    """Processor time of a request of httpx alone."""
+
+    async def main() -> Figures:
+        async with httpx.AsyncClient(transport=_Instant()) as client:
+            cpu, began = time.process_time(), time.perf_counter()
+            for number in range(requests):
+                (await client.post(_URL, json=_body(number))).json()
+            return _figures(requests, began, cpu)
+
+    return asyncio.run(main())
+
+
+def guarded(*, requests: int, attempts: int = 1) -> Figures:
+    """The same through a guarded client, in so many attempts at a time."""
+    each = requests // attempts
+    took: dict[str, float] = {}
+
+    @ts.target(guarded=True, version="1")
+    async def agent(case: ts.Case) -> int:  # noqa: ARG001 - all cases ask the same
+        async with ts.httpx_async_client(transport=_Instant()) as client:
+            for number in range(each):
+                (await client.post(_URL, json=_body(number))).json()
+        return each
+
+    with scratch_folder() as folder:
+        order = ts.WorkOrder(
+            "bench", cases=[{"id": f"c{number}", "input": number} for number in range(attempts)], target=agent,
+            budgets={"dispatches": requests}, concurrency=attempts, deadline_seconds=900,
+        )  # fmt: skip
+        ts.run(order, ledger=folder / "first.db")  # imports everything once
+        cpu, began = time.process_time(), time.perf_counter()
+        outcome = ts.run(order, ledger=folder / "ledger.db")
+        took = _figures(requests, began, cpu)
+        _check(outcome, attempts)
+    return took
+
+
+def many_guarded(*, requests: int) -> Figures:
+    """16 attempts at a time."""
+    return guarded(requests=requests // 16 * 16, attempts=16)
+
+
+def replay(*, requests: int) -> Figures:
+    """An attempt that was broken off after so many requests, replayed; the time is the target's own."""
+    took: list[float] = []
+
+    @ts.target(guarded=True, version="1")
+    async def agent(case: ts.Case) -> int:  # noqa: ARG001 - all cases ask the same
+        began = time.perf_counter()
+        async with ts.httpx_async_client(transport=_Instant()) as client:
+            for number in range(requests):
+                (await client.post(_URL, json=_body(number))).json()
+            took.append(time.perf_counter() - began)
+            await client.post(_URL, json=_body(requests))  # this one does not fit into the budget at first
+        return requests
+
+    with scratch_folder() as folder:
+        for limit in (requests, requests + 1):
+            order = ts.WorkOrder(
+                "bench", cases=[{"id": "c", "input": 0}], target=agent, budgets={"dispatches": limit},
+                deadline_seconds=900,
+            )  # fmt: skip
+            outcome = ts.run(order, ledger=folder / "ledger.db")
+        _check(outcome, 1)
+        if outcome.dispatches != 1:
+            raise SystemExit(f"the replay sent {outcome.dispatches} requests instead of one")
+    return {"seconds": took[-1]}
+
+
+def mapped(*, items: int) -> Figures:
+    """Items a second of `guard.map`, new and known."""
+
+    def instant(number: int) -> int:
+        return number
+
+    figures: Figures = {}
+    with scratch_folder() as folder:
+        for name, called in (("new", items), ("known", 0)):
+            with ts.guard("bench", ledger=folder / "ledger.db") as guard:
+                began = time.perf_counter()
+                results = guard.map(instant, range(items))
+                figures[name] = items / (time.perf_counter() - began)
+                if results != list(range(items)) or guard.summary().called != called:
+                    raise SystemExit(f"{guard.summary()}")
+    return figures
+
+
+def _check(outcome: ts.RunOutcome, slots: int) -> None:
+    if outcome.counts[SlotState.SELECTED] != slots:
+        raise SystemExit(f"not every slot was selected: {outcome}")
+
+
+def _figures(count: int, began: float, cpu: float) -> Figures:
+    took = time.perf_counter() - began
+    return {"per_second": count / took, "cpu_us": (time.process_time() - cpu) / count * 1e6}
+
+
+def rows(asked: Asked) -> Sequence[Row]:
+    """The client in two ways, the replay, and the script in two ways."""
+    requests, items = asked.size(3_200, 320), asked.size(10_000, 500)
+    client = take_in_turns(
+        __file__, ("bare", "guarded", "many_guarded"), repetitions=asked.repetitions, requests=requests
+    )
+    replays = take_in_turns(__file__, ("replay",), repetitions=asked.repetitions, requests=asked.size(1_000, 100))
+    script = take_in_turns(__file__, ("mapped",), repetitions=asked.repetitions, items=items)
+    seconds = replays.median("replay", "seconds")
+    return [
+        _client_row(client, "guarded", f"guarded client, {requests:,} requests one after the other"),
+        _client_row(client, "many_guarded", f"guarded client, {requests:,} requests in 16 attempts at a time"),
+        Row(
+            case=f"replay of an attempt of {asked.size(1_000, 100):,} requests",
+            ours=f"{seconds * 1000:.0f} ms",
+            must=f"< {_REPLAY_SECONDS_MAX * 1000:.0f} ms",
+            reached=seconds < _REPLAY_SECONDS_MAX,
+        ),
+        _script_row(script, "new", f"guard.map, {items:,} new items", _MAPPED_MIN),
+        _script_row(script, "known", f"guard.map, {items:,} known items", _REUSED_MIN),
+    ]
+
+
+def _client_row(taken: Taken, name: str, case: str) -> Row:
+    ours, bare_us = taken.median(name, "cpu_us"), taken.median("bare", "cpu_us")
+    return Row(
+        case=case,
+        ours=f"CPU {ours:.0f} us a request",
+        baseline=f"httpx {bare_us:.0f} us",
+        ratio=f"+{ours - bare_us:.0f} us",
+        must=f"< +{_ADDED_US_MAX} us",
+        reached=ours - bare_us < _ADDED_US_MAX,
+        more=f"{taken.median(name, 'per_second'):,.0f} requests/s",
+    )
+
+
+def _script_row(taken: Taken, name: str, case: str, must: int) -> Row:
+    rate = taken.median("mapped", name)
+    return Row(case=case, ours=f"{rate:,.0f} items/s", must=f">= {must:,}", reached=rate >= must)
+
+
+if __name__ == "__main__":
+    run_script(
+        __file__,
+        "Guarded clients, replay and scripts",
+        {"bare": bare, "guarded": guarded, "many_guarded": many_guarded, "replay": replay, "mapped": mapped},
+        rows,
+    )
