@@ -79,6 +79,16 @@ _FORBIDDEN: Final = {
         " WHERE a.since_us < b.since_us AND a.fence >= b.fence AND (a.set_id IS NOT NULL OR a.resource LIKE 'run:%')"
         " AND (b.set_id IS NOT NULL OR b.resource LIKE 'run:%')"
     ),
+    "I5: a holder that had it before the one before had lost it or given it back": (
+        "SELECT a.resource, a.fence, b.fence FROM leases a JOIN leases b ON b.resource = a.resource"
+        " WHERE a.fence > 0 AND a.fence < b.fence AND (a.ended_us IS NULL OR a.ended_us > b.since_us)"
+    ),
+    "I5: something that was intended under a lease that was over": (
+        "SELECT d.call_id, l.fence FROM calls c JOIN leases l ON l.lease_id = c.lease_id"
+        " JOIN dispatches d ON d.call_id = c.call_id"
+        " AND d.dispatch_no = (SELECT max(dispatch_no) FROM dispatches WHERE call_id = c.call_id)"
+        " WHERE d.intended_us < l.since_us OR d.intended_us > l.ended_us"
+    ),
     "I6: a budget that does not add up to its reservations": (
         "SELECT b.budget_no, b.held, b.settled FROM budgets b WHERE b.held <> (SELECT coalesce(sum(r.held), 0)"
         " FROM reservations r WHERE r.run_key = b.run_key AND r.budget_no = b.budget_no AND r.state = 'held')"
