@@ -14,7 +14,7 @@ from .evaluations import SessionEnd
 from .qualification import unmet
 from .results import ExitStatus, NextMove, exit_status_of
 
-__all__ = ["evaluation_end"]
+__all__ = ["agreement_line", "evaluation_end"]
 
 
 def evaluation_end(
@@ -24,7 +24,7 @@ def evaluation_end(
     with ledger.reading() as reader:
         row = find_evaluation(reader, row.run_key, row.evaluation_id)
         lines = judge_lines(reader, row.run_key, row.evaluation_no)
-        agreements = [_agreement(one) for one in agreements_of_judges(reader, row.run_key, row.evaluation_no)]
+        agreements = [agreement_line(one) for one in agreements_of_judges(reader, row.run_key, row.evaluation_no)]
     move = _next(row, lines)
     found = done.hold.recovered if done.hold is not None else None
     recovery = JudgeRecovery() if found is None else JudgeRecovery(
@@ -50,7 +50,8 @@ def judge_lines(reader: Reader, run_key: int, evaluation_no: int) -> list[JudgeL
     ]
 
 
-def _agreement(found: Agreement) -> AgreementLine:
+def agreement_line(found: Agreement) -> AgreementLine:
+    """The agreement as it is told."""
     kappa = found.kappa
     return AgreementLine(
         judges=[found.first, found.second], count=found.count, agreed=found.agreed, rate=found.rate,

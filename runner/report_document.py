@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from .evaluation_models import AgreementLine
 from .report_models import Part, Population, RunStanding, ScoreLine, TotalsPart
 
 __all__ = [
@@ -247,7 +248,8 @@ class SlotLine(Part):
 class RunReport(RunStanding):
     """What ``report`` says of a run as it stood at ``event``.
 
-    ``metadata_keys`` are those of the cases, the first hundred by name: what can be sliced and grouped by.
+    ``agreements`` are of every two judges that say passed or not, where both did. ``metadata_keys`` are those of the
+    cases, the first hundred by name: what can be sliced and grouped by.
     ``population`` is that of the slice, where one was asked for. ``trouble`` is cut at a bound, and ``trouble_omitted``
     counts the rest. In JSON the document ends with ``slots``: a `SlotLine` for every planned observation of the slice.
     """
@@ -261,6 +263,7 @@ class RunReport(RunStanding):
     by_variant: list[VariantPopulation]
     scores: list[ScoreInterval]
     totals: TotalsPart
+    agreements: list[AgreementLine]
     durations: list[DurationLine]
     groups: list[GroupLine]
     metadata_keys: list[str]

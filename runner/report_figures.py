@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections import Counter
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import attrs
 from ..ledger.report_rows import GivenJudgment, SlotRow
 from ..ledger.states import DispatchState, SlotState
 from ..ledger.verdicts import reason_without_observation
+from .agreement import Agreement, agreement_of
 from .report_document import ScoreInterval
 from .report_models import Population
 from .report_slots import seconds_of, useful_dispatches
@@ -152,6 +154,7 @@ class Figures:
     reasons: Counter[tuple[str, str]] = attrs.field(factory=Counter)
     spent: Spent = attrs.field(factory=Spent)
     variants: dict[int, VariantFigures] = attrs.field(factory=dict)
+    pairs: dict[tuple[int, int], Counter[tuple[str, str]]] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         for number in self.variant_nos:
@@ -171,10 +174,25 @@ class Figures:
                 figures.seconds.append(seconds)
         elif row.state not in (SlotState.PENDING, SlotState.IN_FLIGHT):
             self.reasons[row.state, row.reason or ""] += 1
+        if len(self.judges) > 1:
+            self._agree(row)
         is_inside = self.set_at is None or row.selected_at <= self.set_at
         for judge in self.judges:
             given = [one for one in row.judgments if one.judge_no == judge.judge_no]
             figures.judges[judge.judge_no].add(row, given, judge.samples, is_inside=is_inside)
+
+    def _agree(self, row: SlotRow) -> None:
+        """Count the verdicts of each two judges on the same observation and sample."""
+        said = [one for one in row.judgments if one.passed is not None]
+        for first, second in itertools.combinations(said, 2):
+            if first.sample_no == second.sample_no and first.judge_no != second.judge_no:
+                table = self.pairs.setdefault((first.judge_no, second.judge_no), Counter())
+                table["pass" if first.passed else "fail", "pass" if second.passed else "fail"] += 1
+
+    def agreements(self) -> list[Agreement]:
+        """How far every two judges agree that both said passed or not of something."""
+        names = {judge.judge_no: judge.name for judge in self.judges}
+        return [agreement_of(names[one], names[two], table) for (one, two), table in sorted(self.pairs.items())]
 
     def population(self) -> Population:
         """The whole population."""

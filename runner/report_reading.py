@@ -23,6 +23,7 @@ from ..ledger.report_sums import judge_rows
 from ..ledger.run_reads import RunRow
 from ..ledger.states import SlotState
 from ..ledger.views import Views
+from .evaluation_reports import agreement_line
 from .instants import instant
 from .report_document import (
     EvaluationLine,
@@ -222,7 +223,8 @@ def _summary(source: ReportSource, ledger: str, ledger_option: str) -> RunReport
             VariantPopulation(variant=source.variants[number], population=population_of_counts(one.states))
             for number, one in figures.variants.items()
         ],
-        scores=scores, totals=totals_part(figures.spent), judge_totals=judge_totals(source.reader, history),
+        scores=scores, agreements=[agreement_line(one) for one in figures.agreements()],
+        totals=totals_part(figures.spent), judge_totals=judge_totals(source.reader, history),
         durations=[
             duration_line(source.variants[number], one.seconds, one.silent)
             for number, one in figures.variants.items()

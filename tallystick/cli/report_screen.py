@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..renderers.words import interval_words, joined, people_line, plural, rate_words, seconds_words, state_word
+from ..renderers.words import (
+    agreement_cells,
+    interval_words,
+    joined,
+    people_line,
+    plural,
+    rate_words,
+    seconds_words,
+    state_word,
+)
 from ..runner.report_document import RunReport, ScoreInterval
 from .screen import Screen, Tone
 from .screens import show_budgets, show_exit, totals_rows
@@ -23,6 +32,9 @@ def show_report(screen: Screen, report: RunReport) -> None:
     _head(screen, report)
     if report.scores:
         screen.table(_SCORE_COLUMNS, [score_row(one) for one in report.scores], title="scores")
+    if report.agreements:
+        columns = ["judges", ">agreed", ">rate", ">kappa", ">95 %"]
+        screen.table(columns, [agreement_cells(one) for one in report.agreements], title="agreement")
     _groups(screen, report)
     _points(screen, report)
     if report.budgets:

@@ -8,7 +8,16 @@ from typing import Any, Final
 from ..runner.report_document import DurationLine, RunReport, ScoreInterval
 from ..runner.report_reading import Report
 from .safe_text import markdown_text
-from .words import budget_name, interval_words, money_or_count, people_line, rate_words, seconds_words, state_word
+from .words import (
+    agreement_cells,
+    budget_name,
+    interval_words,
+    money_or_count,
+    people_line,
+    rate_words,
+    seconds_words,
+    state_word,
+)
 
 __all__ = ["markdown_report", "markdown_table"]
 
@@ -23,6 +32,11 @@ def markdown_report(report: Report) -> Iterator[str]:
     yield f"**{people_line(summary.population)}**\n"
     yield from _slice(summary)
     yield from _scores(summary.scores)
+    yield from markdown_table(
+        "Agreement",
+        ["judges", ">agreed", ">rate", ">kappa", ">95 %"],
+        [agreement_cells(one) for one in summary.agreements],
+    )
     yield from _groups(summary)
     yield from _points(summary)
     yield from _durations(summary.durations)
@@ -124,7 +138,7 @@ def _sessions(summary: RunReport) -> Iterator[str]:
 
 
 def _recovered(unknown: int, again: int, interrupted: int, parked: int) -> str:
-    found = ((unknown, "unknown"), (again, "asked again"), (interrupted, "not sent"), (parked, "parked"))
+    found = ((unknown, "unknown"), (again, "asked again"), (interrupted, "cut off"), (parked, "parked"))
     return ", ".join(f"{count} {word}" for count, word in found if count)
 
 

@@ -10,6 +10,7 @@ from ..runner.report_models import BudgetLine, Population, TotalsPart
 from .charts import Chart, duration_chart, has_charts, mean_chart, rate_chart, time_chart
 from .markup import Markup, element, join, table
 from .words import (
+    agreement_cells,
     budget_name,
     interval_words,
     money_or_count,
@@ -133,9 +134,12 @@ def scores_part(summary: RunReport) -> Markup | None:
     """Each judge's figures with their denominators and intervals."""
     if not summary.scores:
         return None
+    agreed = [agreement_cells(one) for one in summary.agreements]
+    agreement = table(["judges", ">agreed", ">rate", ">kappa", ">95 %"], agreed) if agreed else None
     charts = [_figure(rate_chart(summary.scores)), _figure(mean_chart(summary.scores))] if has_charts() else []
     return _section(
         "scores", "Scores", table(_SCORE_COLUMNS, [_score(one) for one in summary.scores]), *charts,
+        agreement,
         element("p", "Only observations with a verdict are in a denominator; what has none stands beside it. Intervals "
                 "hold the repetitions of a case together.", class_="soft"),
     )  # fmt: skip
@@ -271,5 +275,5 @@ def _how(died: bool, reason: str | None) -> Markup | str:
 
 
 def _found(one: Any) -> list[tuple[int, str]]:
-    told = ((one.unknown, "unknown"), (one.again, "asked again"), (one.interrupted, "not sent"), (one.parked, "parked"))
+    told = ((one.unknown, "unknown"), (one.again, "asked again"), (one.interrupted, "cut off"), (one.parked, "parked"))
     return [(count, word) for count, word in told if count]

@@ -7,10 +7,12 @@ from typing import Final
 
 from ..ledger.settlements import Decision
 from ..ledger.states import IfUnknown
+from ..runner.evaluation_models import AgreementLine
 from ..runner.report_models import BudgetLine, Population
 
 __all__ = [
     "IF_UNKNOWN",
+    "agreement_cells",
     "amount_words",
     "budget_name",
     "command_words",
@@ -122,6 +124,13 @@ def seconds_words(seconds: float | None) -> str:
     if seconds < 1:
         return f"{seconds * 1e3:.3g} ms"
     return f"{seconds:.3g} s" if seconds < 60 else duration(seconds)
+
+
+def agreement_cells(line: AgreementLine) -> list[str]:
+    """Two judges, how often they agree of how often both said something, and Cohen's kappa with its interval."""
+    kappa = "" if line.kappa is None else f"{line.kappa:.3g}"
+    around = interval_words(line.kappa_low, line.kappa_high)
+    return [" and ".join(line.judges), f"{line.agreed} of {line.count}", rate_words(line.rate), kappa, around]
 
 
 def state_word(token: str) -> str:

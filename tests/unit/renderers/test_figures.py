@@ -307,3 +307,20 @@ def test_what_costs_nothing_known_is_unknown_and_a_sum_is_a_lower_bound(ledger: 
     assert (found["totals"]["cost_usd"], found["totals"]["unpriced_dispatches"]) == ("0.00", 1)
     assert [slot["cost_usd"] for slot in found["slots"]] == [None, "0.00"]
     assert "at least $0.00; 1 had no price" in rendered(ledger, run.run_id, "html")
+
+
+def test_judges_that_say_passed_or_not_are_held_beside_each_other(ledger: Ledger) -> None:
+    run = made_run(ledger, [Asked(f"c{number}") for number in range(10)], judges=("exact", "strict", "score"))
+    for slot in range(1, 11):
+        answer(ledger, run.run_key, slot)
+        judge(ledger, run.run_key, slot, slot > 2)
+        judge(ledger, run.run_key, slot, slot > 4 if slot < 10 else None, judge_no=2,
+              reason=None if slot < 10 else "timeout")  # fmt: skip
+        judge(ledger, run.run_key, slot, judge_no=3, score=1.0)
+    found = document(ledger, run.run_id)
+    (line,) = found["agreements"]
+    assert (line["judges"], line["agreed"], line["count"]) == (["exact", "strict"], 7, 9)
+    # Of 9: both pass 5, exact alone 2, both fail 2; chance gives (7 * 5 + 2 * 4) / 81.
+    assert line["kappa"] == pytest.approx((7 / 9 - 43 / 81) / (1 - 43 / 81))
+    assert "exact and strict" in rendered(ledger, run.run_id, "md")
+    assert "exact and strict" in rendered(ledger, run.run_id, "html")
