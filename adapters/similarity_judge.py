@@ -23,7 +23,9 @@ from .tables import Table
 __all__ = ["SimilarityTable", "alike", "similarity", "similarity_from_work_order"]
 
 _UNITS_MAX: Final = 50_000
-"""Characters or words of one text: two of them take about a second."""
+"""Characters or words of one text: two of them take about a second, and all that one answer is compared with may not
+take more.
+"""
 
 
 def similarity(
@@ -51,6 +53,8 @@ def similarity(
         wanted = [_units(text, unit, ignore_case=ignore_case) for text in texts if isinstance(text, str)]
         if max(map(len, (given, *wanted))) > _UNITS_MAX:
             return NoVerdict(NoVerdictReason.ANSWER_UNFIT, f"a text has more than {_UNITS_MAX} {unit}")
+        if len(given) * sum(map(len, wanted)) > _UNITS_MAX**2:
+            return NoVerdict(NoVerdictReason.EXPECTED_UNFIT, "its texts are too long, taken together")
         score = max(alike(given, one) for one in wanted)
         return Verdict(passed=None if at_least is None else score >= at_least, score=score)
 

@@ -317,6 +317,19 @@ def test_samples_of_a_function_are_asked_as_often(ledger: Ledger) -> None:
     assert function.asked == 8
 
 
+def test_code_of_a_user_is_known_to_be_at_an_observation_before_it_is(ledger: Ledger) -> None:
+    seen = []
+
+    class Looking(Function):
+        def judge(self, observed: Observed) -> Any:
+            with ledger.reading() as reader:
+                seen.append(reader.rows("SELECT slot_no FROM judgments WHERE state = 'judging'"))
+            return True
+
+    judge(ledger, a_run(ledger, cases=2), Looking(), concurrency=1)
+    assert seen == [[(1,)], [(2,)]]
+
+
 def died_at(ledger: Ledger, run: str, function: Function, *, at: list[int], solitary: bool = False) -> None:
     """As a process leaves it that died while it was at these."""
     with ledger.reading() as reader:
