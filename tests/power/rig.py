@@ -27,6 +27,7 @@ __all__ = ["Failure", "Recording", "Tried", "lay_out", "lose_power", "record", "
 
 _RECORDER: Final = Path(__file__).with_name("recorder.py")
 _PATIENCE_SECONDS: Final = 240.0
+_FORBIDDEN: Final = ("PermissionError", "Operation not permitted", "not implemented", "cannot be filtered")
 _TRIES_A_STATE: Final = 2
 
 
@@ -81,7 +82,10 @@ def why_not() -> str:
         )
     finally:
         shutil.rmtree(place)
-    return f"no process may be followed here: {tried.stderr.strip().splitlines()[-1]}" if tried.returncode else ""
+    if not tried.returncode:
+        return ""
+    assert any(word in tried.stderr for word in _FORBIDDEN), f"the recorder is broken: {tried.stderr}"
+    return f"no process may be followed here: {tried.stderr.strip().splitlines()[-1]}"
 
 
 def workplace() -> Path:
