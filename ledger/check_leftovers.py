@@ -103,7 +103,10 @@ def _leases(ledger: Ledger, leases: list[Any], dead: AbstractSet[str]) -> Iterat
 
 
 def _runs(reader: Reader, dead: AbstractSet[str]) -> Iterator[Finding]:
-    half = reader.rows("SELECT run_id, made_by FROM runs WHERE state IN ('planning', 'importing')")
+    half = reader.rows(
+        "SELECT r.run_id, coalesce(i.worker_id, r.made_by) FROM runs r LEFT JOIN imports i ON i.run_key = r.run_key"
+        " WHERE r.state IN ('planning', 'importing')"
+    )
     yield from _warning(
         "run.half_planned", "runs were being written by processes that have died",
         (f"run {run_id}" for run_id, worker_id in half if worker_id in dead),
