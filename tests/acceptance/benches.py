@@ -53,9 +53,11 @@ class Bench:
     ) -> dict[str, Any]:
         """A work order for the device."""
         table = {"kind": "atlas", "url": self.device.url, "serial": "SN-1", "drain_seconds": 2.0, **(target or {})}
+        budgets = options.pop("budgets", {})
         return {
             "version": 1, "name": name, "cases": {"items": list(cases)}, "target": table, "judges": [{"kind": "exact"}],
             "device": {"lease_seconds": lease_seconds, "tenure_seconds": 0}, "execution": execution(**options),
+            "budgets": budgets,
         }  # fmt: skip
 
     def run(
