@@ -134,7 +134,7 @@ def show_card(screen: Screen, ledger: Ledger, session: Session, coordinator: Coo
         (label, text)
         for count, label, text in (
             (found.again, "again", f"{found.again} may be asked again, as the target declares"),
-            (found.interrupted, "not sent", f"{found.interrupted} had nothing sent and wait again"),
+            (found.interrupted, "cut off", f"{found.interrupted} had nothing in question and go on"),
             (found.unknown, "unknown", f"{found.unknown} may have been done; `tallystick reconcile` settles them"),
             (found.parked, "parked", f"{found.parked} killed the process too often when they were alone"),
         )
