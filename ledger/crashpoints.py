@@ -69,6 +69,7 @@ CRASHPOINTS: Final[dict[str, str]] = {
     "import.verified": "every member, row and promise of a snapshot is verified, nothing of it is written",
     "import.batch": "some of a snapshot's rows are committed, its runs are still hidden",
     "import.flipped": "what a snapshot brought is shown, nobody has been told",
+    "backup.written": "a backup is written and synced under another name, nothing lies at its own",
     "custody.moving": "a run is being moved away, its snapshot is not written",
     "custody.moved": "a run is moved away, and its snapshot is all that may go on with it",
     "custody.adopted": "this ledger has taken custody of a run",

@@ -27,6 +27,7 @@
     │   ├── DeviceLocksUnusable          the folder by which ledgers of a host exclude each other cannot be used
     │   ├── NotALedger                   the file is something else
     │   ├── LedgerMissing                there is no ledger at that path
+    │   ├── LedgerBusy                   another process uses the ledger
     │   ├── LedgerNewer                  made by a newer version
     │   ├── LedgerOutdated               made by an older version and not upgraded
     │   ├── LedgerReadOnly               the file or its folder cannot be written
@@ -74,6 +75,7 @@ __all__ = [
     "IdentityChanged",
     "InnerCallRefused",
     "LeaseLost",
+    "LedgerBusy",
     "LedgerClosed",
     "LedgerDamaged",
     "LedgerError",
@@ -339,6 +341,14 @@ class LedgerMissing(RefusedError, FileNotFoundError):
 
     path: str = ""
     code: ClassVar[str] = "ledger.missing"
+
+
+@error
+class LedgerBusy(RefusedError):
+    """Another process uses the ledger, and what was asked needs it alone."""
+
+    path: str = ""
+    code: ClassVar[str] = "ledger.busy"
 
 
 @error

@@ -173,6 +173,13 @@ class Ledger:
             raise unreadable(self._shared.path, problem) from problem
 
     @contextlib.contextmanager
+    def alone(self) -> Iterator[driver.Connection]:
+        """A connection while nobody of any process writes; for compacting."""
+        self._scribe()
+        with self._shared.turnstile, contextlib.closing(driver.harden(driver.connect(self._shared.path))) as made:
+            yield made
+
+    @contextlib.contextmanager
     def bulk(self, source: Path) -> Iterator[BulkWriter]:
         """A writer for verified rows of a hidden run, from the tables of that file; for imports."""
         self._scribe()

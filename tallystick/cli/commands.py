@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from .device_commands import device
+from .ledger_commands import ledger_backup, ledger_compact
 from .report_commands import compare, gate, report
 from .settings import Settings, common, json_output
 from .snapshot_commands import adopt, export, import_
@@ -287,3 +288,7 @@ def ledger_upgrade(settings: Settings) -> int:
     from .housekeeping import upgrade
 
     return upgrade(settings)
+
+
+ledger.add_command(ledger_backup)
+ledger.add_command(ledger_compact)

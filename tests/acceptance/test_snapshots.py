@@ -270,6 +270,19 @@ def adoption_killed(places: Places, site: Site, point: str, folder: Path) -> Non
     assert "already" in did(new, "adopt", "acceptance", "--reason", "because", status=2)
 
 
+def backup_killed(places: Places, site: Site, point: str, folder: Path) -> None:
+    """A backup has its name only when it is whole, with its artifacts."""
+    file = folder / "b.db"
+    site.start("ledger", "backup", file, crashpoint=point).died_at_its_point()
+    assert not file.exists()
+    did(site, "ledger", "backup", file)
+    copy = Site(folder, ledger=file)
+    assert "the ledger is sound" in did(copy, "ledger", "check")
+    assert answers(copy) == answers(site)
+    assert [path.name for path in folder.glob("*.part*")] == []
+    copy.close()
+
+
 def carried_custody(site: Site, file: Path) -> str:
     (run,) = site.told("import", file, "--json", statuses=[0])["runs"]
     return str(run["custody"])
@@ -285,6 +298,7 @@ SCENARIOS: Final[dict[str, list[tuple[Kill, int]]]] = {
     "custody.moving": [(move_killed, 1), (move_taken_back, 1)],
     "custody.moved": [(move_killed, 1), (move_taken_back, 1)],
     "custody.adopted": [(adoption_killed, 1)],
+    "backup.written": [(backup_killed, 1)],
 }
 
 

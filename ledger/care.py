@@ -1,0 +1,134 @@
+"""Backing a ledger up while it is used, and giving back the space that it does not need.
+
+A backup is a ledger: its file with the files of its artifacts beside it. It is another one, as `ledger_place` sees it:
+who goes on with it adopts its runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+import attrs
+
+from . import driver
+from .artifacts import file_of, files_in
+from .crashpoints import crashpoint
+from .durable import sync, sync_folder
+from .errors import LedgerBusy, LedgerDamaged, LedgerFailed
+from .ledger import Ledger
+from .location import side_folder
+from .processes import ProcessIdentity
+from .publishing import published, refuse_taken
+
+__all__ = ["BackedUp", "Compacted", "backup_ledger", "compact_ledger"]
+
+
+@attrs.frozen
+class BackedUp:
+    """A backup that lies durably at its path; sizes in bytes."""
+
+    path: Path
+    size: int
+    artifacts: int
+    artifact_bytes: int
+
+
+@attrs.frozen
+class Compacted:
+    """What compacting gave back; sizes in bytes, ``orphans`` counts files that belonged to no artifact."""
+
+    size_before: int
+    size: int
+    orphans: int
+    orphan_bytes: int
+
+
+def backup_ledger(ledger: Ledger, path: Path, *, force: bool = False) -> BackedUp:
+    """Copy the ledger as it is at one instant, while it may be written to; its own name comes last.
+
+    Raises UsageError where the path is taken, LedgerDamaged where an artifact's file is not there, and LedgerFailed
+    where the disk fails.
+    """
+    refuse_taken(path, force=force)
+    with published(path, force=force, written=lambda: crashpoint("backup.written")) as file:
+        source, target = driver.connect(ledger.path, read_only=True), driver.sqlite.connect(file.name)
+        with contextlib.closing(source), contextlib.closing(target):
+            source.backup(target)  # one step: a view that lasts as long as the disk takes to copy the file
+        with contextlib.closing(driver.connect_frozen(Path(file.name))) as copy:
+            count, total = _copy_artifacts(copy, ledger.artifacts, side_folder(path) / "artifacts")
+        file.seek(0, os.SEEK_END)
+        size = file.tell()
+    return BackedUp(path, size, count, total)
+
+
+def _copy_artifacts(copy: driver.Connection, source: Path, target: Path) -> tuple[int, int]:
+    """Bring over what the copy names and is not there yet: files by digest never change."""
+    count = total = 0
+    folders = {target.parent}
+    for digest, size in copy.execute("SELECT digest, size FROM artifacts WHERE data IS NULL ORDER BY digest"):
+        count, total = count + 1, total + size
+        path = file_of(target, digest)
+        if path.is_file() and path.stat().st_size == size:
+            continue
+        for folder in (target.parent, target, path.parent):
+            folder.mkdir(exist_ok=True)
+        temporary = path.with_name(f"{path.name}.part")
+        try:
+            with file_of(source, digest).open("rb") as read, temporary.open("wb") as written:
+                shutil.copyfileobj(read, written, 1 << 20)
+                written.flush()
+                sync(written.fileno())
+        except FileNotFoundError as problem:
+            raise LedgerDamaged(
+                f"the file of the artifact {digest} is missing", "run `tallystick ledger check`"
+            ) from problem
+        temporary.replace(path)
+        folders |= {target, path.parent}
+    for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
+        if folder.is_dir():
+            sync_folder(folder)
+    return count, total
+
+
+def compact_ledger(ledger: Ledger) -> Compacted:
+    """Write the file anew without its free pages, and remove files that belong to no artifact.
+
+    Nobody else may use the ledger meanwhile. Raises LedgerBusy while somebody does, LedgerDamaged where the file is
+    damaged, and LedgerFailed where the disk has no room for the file once more; then nothing is changed.
+    """
+    _refuse_others(ledger)
+    before = ledger.path.stat().st_size
+    if shutil.disk_usage(ledger.path.parent).free < 2 * before:
+        raise LedgerFailed(
+            f"compacting needs {2 * before:,} bytes of free space for a while", "free space on the ledger's disk"
+        )
+    with ledger.alone() as connection:
+        _refuse_others(ledger)
+        problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if problem != "ok":
+            raise LedgerDamaged(f"the ledger {ledger.path} is damaged: {problem}", "restore a backup")
+        known = {digest[7:] for (digest,) in connection.execute("SELECT digest FROM artifacts WHERE data IS NULL")}
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        orphans = [path for path in files_in(ledger.artifacts) if path.name not in known]
+        freed = sum(path.stat().st_size for path in orphans)
+        for path in orphans:
+            path.unlink()
+    return Compacted(before, ledger.path.stat().st_size, len(orphans), freed)
+
+
+def _refuse_others(ledger: Ledger) -> None:
+    """Raise LedgerBusy while another process that is not proven dead is a worker of this ledger."""
+    own = ledger.worker_id
+    with ledger.reading() as reader:
+        rows = reader.rows("SELECT worker_id, pid, start_ticks, boot_id, host FROM workers WHERE ended_us IS NULL")
+    # Workers that a snapshot brought are not of this ledger.
+    others = [(name, ProcessIdentity(*row)) for name, *row in rows if name != own and row[3]]
+    alive = [(name, who) for name, who in others if not ledger.is_dead(name, who)]
+    if alive:
+        raise LedgerBusy(
+            f"process {alive[0][1].pid} uses the ledger {ledger.path}", "wait until it has ended", str(ledger.path)
+        )

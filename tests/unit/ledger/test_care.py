@@ -1,0 +1,105 @@
+"""Backing a ledger up while it is written to, and giving space back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tallystick.ledger import artifacts, coordinators
+from tallystick.ledger.care import backup_ledger, compact_ledger
+from tallystick.ledger.checks import check_ledger
+from tallystick.ledger.custody_changes import adopt
+from tallystick.ledger.errors import CustodyElsewhere, LedgerBusy, LedgerDamaged, LedgerFailed, UsageError
+from tallystick.ledger.ledger import Ledger
+from tests.unit.ledger.children import Child
+from tests.unit.ledger.factories import every, one
+from tests.unit.ledger.snapshots import LARGE, full_run, go_on, rows_of
+
+
+def test_a_backup_is_a_whole_ledger_with_its_artifacts(ledger: Ledger, tmp_path: Path) -> None:
+    run = full_run(ledger)
+    made = backup_ledger(ledger, tmp_path / "backup.db")
+    go_on(ledger, run.run_id)
+    assert made.size == (tmp_path / "backup.db").stat().st_size
+    assert made.artifacts == 2
+    with Ledger.open(tmp_path / "backup.db") as backup:
+        assert check_ledger(backup) == []
+        before = rows_of(backup, run.run_id)
+        assert len(before["events"]) < len(rows_of(ledger, run.run_id)["events"])
+        digest = one(backup, "SELECT raw_artifact FROM dispatches WHERE raw_artifact IS NOT NULL")[0]
+        with backup.reading() as reader:
+            assert artifacts.get(reader, digest) == LARGE
+
+
+def test_who_goes_on_with_a_backup_adopts_its_runs(ledger: Ledger, tmp_path: Path) -> None:
+    run = full_run(ledger)
+    backup_ledger(ledger, tmp_path / "backup.db")
+    with Ledger.open(tmp_path / "backup.db") as backup:
+        with pytest.raises(CustodyElsewhere):
+            coordinators.open_run(backup, run.run_id)
+        adopt(backup, run.run_id, reason="the disk of the other one died", made_by="me")
+        go_on(backup, run.run_id)
+    go_on(ledger, run.run_id)  # the ledger itself knows nothing of it
+
+
+def test_a_second_backup_copies_only_the_artifacts_that_are_new(ledger: Ledger, tmp_path: Path) -> None:
+    full_run(ledger)
+    backup_ledger(ledger, tmp_path / "backup.db")
+    kept = {path: path.stat().st_ino for path in artifacts.files_in(tmp_path / "backup.db.d" / "artifacts")}
+    with pytest.raises(UsageError, match="--force"):
+        backup_ledger(ledger, tmp_path / "backup.db")
+    artifacts.put(ledger, LARGE + b"more")
+    made = backup_ledger(ledger, tmp_path / "backup.db", force=True)
+    assert made.artifacts == 3
+    now = {path: path.stat().st_ino for path in artifacts.files_in(tmp_path / "backup.db.d" / "artifacts")}
+    assert len(now) == 3
+    assert {path: now[path] for path in kept} == kept
+
+
+def test_a_backup_without_an_artifact_is_none(ledger: Ledger, tmp_path: Path) -> None:
+    full_run(ledger)
+    next(iter(artifacts.files_in(ledger.artifacts))).unlink()
+    with pytest.raises(LedgerDamaged, match="is missing"):
+        backup_ledger(ledger, tmp_path / "backup.db")
+    assert not (tmp_path / "backup.db").exists()
+
+
+def test_compacting_gives_back_what_is_free_and_what_belongs_to_nothing(ledger: Ledger) -> None:
+    run = full_run(ledger)
+    before = rows_of(ledger, run.run_id)
+    ledger.write(lambda tx: tx.execute("INSERT INTO facts (name, value) VALUES ('large', ?)", ("x" * 3_000_000,)))
+    ledger.write(lambda tx: tx.execute("DELETE FROM facts WHERE name = 'large'"))
+    ledger.write(lambda tx: tx.execute("INSERT INTO facts (name, value) VALUES ('late', ?)", ("x" * 3_000_000,)))
+    ledger.write(lambda tx: tx.execute("DELETE FROM facts WHERE name = 'late'"))
+    with ledger.alone() as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    artifacts.prepare(ledger, LARGE + b"nobody's")
+    made = compact_ledger(ledger)
+    assert made.size < made.size_before - 2_000_000
+    assert (made.orphans, made.orphan_bytes) == (1, len(LARGE) + 8)
+    assert ledger.path.stat().st_size == made.size
+    assert rows_of(ledger, run.run_id) == before
+    go_on(ledger, run.run_id)
+    assert check_ledger(ledger) == []
+    assert every(ledger, "SELECT custody FROM runs") == [("held",)], "its file is still the same"
+
+
+def test_a_ledger_that_somebody_uses_is_not_compacted(ledger: Ledger) -> None:
+    run = full_run(ledger)
+    with Child("write_and_wait", ledger.path, run.run_key) as other:
+        assert other.line()
+        with pytest.raises(LedgerBusy, match=str(other.pid)):
+            compact_ledger(ledger)
+    compact_ledger(ledger)  # it is dead now
+
+
+def test_a_ledger_is_not_compacted_where_the_disk_is_too_full(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    full_run(ledger)
+
+    class Full:
+        free = 1000
+
+    monkeypatch.setattr("tallystick.ledger.care.shutil.disk_usage", lambda folder: Full)
+    with pytest.raises(LedgerFailed, match="free space"):
+        compact_ledger(ledger)
