@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 import re
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final, cast
 
@@ -124,7 +124,7 @@ class _Exchange:
         self.body = bytearray()
         self.is_cut = False
         self._usage = usage
-        self._redactor = _redactor(time.monotonic() // 1)
+        self._redactor = _redactor(tuple(os.environb.items()))
         self.asked = _asked(request, self._redactor)
 
     def sent_as(self, begun: InnerSend) -> None:
@@ -270,7 +270,7 @@ def _keeping(problem: BaseException) -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=1)
-def _redactor(second: float) -> Redactor:  # noqa: ARG001 - the environment may change, and is read anew each second
+def _redactor(environment: tuple[tuple[bytes, bytes], ...]) -> Redactor:  # noqa: ARG001 - it is what the cache goes by
     return environment_redactor()
 
 

@@ -18,28 +18,7 @@ from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.states import SlotState
 from tallystick.runner import inner_calls
 
-URL = "http://model/ask"
-Handler = Callable[[httpx.Request], httpx.Response]
-
-
-class Model(httpx.MockTransport):
-    """Answers as it is told to, and remembers what came."""
-
-    def __init__(self, handler: Handler) -> None:
-        super().__init__(handler)
-        self.seen: list[httpx.Request] = []
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        self.seen.append(request)
-        return super().handle_request(request)
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        self.seen.append(request)
-        return await super().handle_async_request(request)
-
-
-def echo(request: httpx.Request) -> httpx.Response:
-    return httpx.Response(200, json={"said": json.loads(request.content)["say"]})
+from .guarded import URL, Model, attempts, broken_off, dispatches, echo, run
 
 
 @pytest.fixture
@@ -47,32 +26,6 @@ def path(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "l.db"
     with Ledger.open(tmp_path / "l.db") as ledger:
         assert check_ledger(ledger) == []
-
-
-def run(path: Path, function: Callable[..., Any], *, budgets: Any = None, **options: Any) -> ts.RunOutcome:
-    """One case through a guarded target."""
-    policy = options.pop("if_unknown", "repeat")
-    target = ts.target(if_unknown=policy, guarded=True, version="1")(function)
-    order = ts.WorkOrder(
-        "agents", cases=[{"id": "a", "input": 1}], target=target, budgets=budgets or {"dispatches": 50}, **options
-    )
-    return ts.run(order, ledger=path)
-
-
-def attempts(path: Path) -> list[tuple[str, str | None]]:
-    with ts.open(path) as ledger:
-        return [(one.state, one.reason) for one in ledger.case("agents", "a")[0].attempts]
-
-
-def dispatches(path: Path) -> list[Any]:
-    with ts.open(path) as ledger:
-        return [one for attempt in ledger.case("agents", "a")[0].attempts for one in attempt.dispatches]
-
-
-def broken_off(path: Path, function: Callable[..., Any], after: int, **options: Any) -> ts.RunOutcome:
-    """The run, broken off after so many requests by a budget that has no room for more, and then gone on with."""
-    run(path, function, budgets={"dispatches": after}, **options)
-    return run(path, function, budgets={"dispatches": 50}, **options)
 
 
 def test_each_request_is_a_call_with_its_own_id_and_usage(path: Path) -> None:
@@ -258,6 +211,38 @@ def test_an_attempt_after_a_failed_one_asks_for_everything_anew(path: Path) -> N
     assert attempts(path) == [("failed", "python.exception"), ("observed", "")]
 
 
+def test_a_failed_attempt_ends_the_replay_of_those_before_it_too(path: Path) -> None:
+    model, tries = Model(echo), []
+
+    def agent(case: ts.Case) -> str:
+        tries.append(1)
+        with ts.httpx_client(transport=model) as client:
+            client.post(URL, json={"say": 1})
+            client.post(URL, json={"say": 2})
+        if len(tries) == 2:
+            raise KeyError("the second")
+        return "done"
+
+    options: dict[str, Any] = {"retry": ["python.exception"], "backoff": {"first_seconds": 0.001}}
+    assert broken_off(path, agent, 1, **options).counts[SlotState.SELECTED] == 1
+    said = [json.loads(request.content)["say"] for request in model.seen]
+    assert said == [1, 2, 1, 2], "the first was replayed once, and both are asked anew after the failure"
+
+
+def test_a_secret_that_has_just_been_set_is_not_stored(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(echo)
+
+    def agent(case: ts.Case) -> str:
+        with ts.httpx_client(transport=model) as client:
+            client.post(URL, json={"say": "nothing"})
+            monkeypatch.setenv("LATE_TOKEN", "just-set-value")
+            client.post(URL, json={"say": "just-set-value"})
+        return "done"
+
+    run(path, agent)
+    assert b"just-set-value" not in b"".join(file.read_bytes() for file in path.parent.rglob("*") if file.is_file())
+
+
 def test_a_request_that_differs_ends_the_replay_and_shows_both(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inner_calls, "REPLAY_PATIENCE_SECONDS", 0.0)
     model, tries = Model(echo), []
@@ -418,56 +403,3 @@ def test_a_target_that_is_seen_to_go_around_its_client_is_refused_under_a_hard_b
     assert clients_around(goes_around) == ("open_client", "open_sdk")
     assert retries_of(stays_inside) == {"guarded_sdk": 3}
     assert not (tmp_path / "l.db").exists()
-
-
-# Steps.
-
-
-def test_a_step_comes_back_after_a_break_with_its_own_request_id_the_first_time(path: Path) -> None:
-    ids: list[str] = []
-
-    def charge(cents: int) -> dict[str, int]:
-        ids.append(ts.request_id())
-        return {"charged": cents}
-
-    def agent(case: ts.Case) -> Any:
-        with pytest.raises(LookupError):
-            ts.request_id()
-        return [ts.step("charge", charge, cents)["charged"] for cents in (1, 2, 2)]
-
-    outcome = broken_off(path, agent, 2)
-    assert outcome.counts[SlotState.SELECTED] == 1
-    assert len(ids) == len(set(ids)) == 3, "the same step twice is two steps"
-
-
-def test_a_step_that_fails_fails_in_the_same_way_in_a_replay(path: Path) -> None:
-    caught: list[str] = []
-
-    def breaks() -> None:
-        raise KeyError("gone")
-
-    async def agent(case: ts.Case) -> str:
-        try:
-            ts.step("break", breaks)
-        except ts.StepFailed as failed:
-            caught.append(str(failed))
-        return str(await ts.step("later", later))
-
-    async def later() -> int:
-        await asyncio.sleep(0)
-        return 7
-
-    assert broken_off(path, agent, 1).counts[SlotState.SELECTED] == 1
-    assert caught == ["KeyError: 'gone'"] * len(caught)
-    assert len(caught) >= 2
-
-
-def test_what_a_step_cannot_keep_is_said(path: Path) -> None:
-    def agent(case: ts.Case) -> str:
-        with pytest.raises(ts.UsageError, match="arguments of step look have no JSON form"):
-            ts.step("look", len, object())
-        with pytest.raises(ts.StepFailed, match="no JSON form"):
-            ts.step("make", object)
-        return "said"
-
-    assert run(path, agent).counts[SlotState.SELECTED] == 1
