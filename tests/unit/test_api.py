@@ -136,18 +136,19 @@ def test_the_end_of_a_session_waits_for_a_blocking_function_that_passed_its_dead
 
     @ts.target(if_unknown="keep", version="1")
     def slow(case: ts.Case) -> Any:
+        release.start()
         assert over.wait(30)
         return "late"
 
     rows = [{"id": "a", "input": "x"}]
     work = ts.WorkOrder("late", cases=rows, target=slow, deadline_seconds=0.2, grace_seconds=20)
     release = threading.Timer(0.6, over.set)
-    release.start()
     outcome = ts.run(work, ledger=path)
     release.join()
     with ts.open(path) as ledger:
         (page,) = ledger.case(outcome.run_id, "a")
-    assert outcome.counts[SlotState.SELECTED] == 1  # nothing had followed the unknown, so its answer is the newest
+    assert [attempt.state for attempt in page.attempts] == ["late"]
+    assert outcome.counts[SlotState.FAILED] == 1
     assert [attempt.answer for attempt in page.attempts] == ['"late"']
 
 
@@ -156,6 +157,7 @@ def test_the_end_of_a_session_waits_no_longer_for_a_late_function_that_raised(pa
 
     @ts.target(if_unknown="keep", version="1")
     def slow(case: ts.Case) -> Any:
+        release.start()
         assert over.wait(30)
         raise ValueError("late and wrong")
 
@@ -164,7 +166,6 @@ def test_the_end_of_a_session_waits_no_longer_for_a_late_function_that_raised(pa
         deadline_seconds=0.2, grace_seconds=3600,
     )  # fmt: skip
     release = threading.Timer(0.6, over.set)
-    release.start()
     outcome = ts.run(work, ledger=path)  # for an hour, did nobody say that nothing will come
     release.join()
     assert (outcome.planned, outcome.next) == (1, ts.NextMove.DECIDE)
