@@ -1,4 +1,4 @@
-"""E11: reports, slices, comparisons and gates are the same twice, with every provider off, and change nothing."""
+"""E11: reports, comparisons, gates and exports are the same twice, with every provider off, and change nothing."""
 
 from __future__ import annotations
 
@@ -78,7 +78,15 @@ def looked_at(site: Site) -> list[str | bytes]:
         printed(site, "report"),
         printed(site, "compare", "acceptance:old", "acceptance:new", "--by", "half", "--json"),
         gated.out,
+        exported(site).read_bytes(),
     ]
+
+
+def exported(site: Site) -> Path:
+    """A snapshot of the run."""
+    path = site.folder / "run.snapshot"
+    assert site.start("export", "acceptance", "-o", path, "--force").ended() == 0
+    return path
 
 
 def killed_while_asking(site: Site) -> None:
@@ -160,3 +168,15 @@ def test_e11_a_report_of_a_live_run_is_the_same_at_its_event(site: Site, point: 
     assert running.ended() == 3
     assert [written(site, form, "--at", event) for form in FORMS] == first
     assert written(site, "json") != first[0]
+
+
+def test_e11_a_copy_in_another_ledger_gives_the_same_rows(site: Site) -> None:
+    killed_while_asking(site)
+    site.service.go("gate")
+    assert site.resume().ended() == 3
+    first = [written(site, form) for form in ("csv", "junit")]
+    snapshot = exported(site)
+    site.ledger = site.folder / "other" / "copy.db"
+    site.ledger.parent.mkdir()
+    assert site.start("import", snapshot).ended() == 0
+    assert [written(site, form) for form in ("csv", "junit")] == first
