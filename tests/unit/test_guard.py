@@ -312,3 +312,28 @@ def test_the_report_of_a_guard_is_the_same_later_though_its_keys_have_grown(path
     with ts.open(path) as ledger:
         assert ledger.report("g", at=then.event).model_dump_json() == then.model_dump_json()
         assert (counts[SlotState.SELECTED], ledger.counts("g")[SlotState.SELECTED]) == (3, 5)
+
+
+def test_a_guard_is_exported_before_and_after_it_has_grown_and_goes_on_where_it_was_adopted(
+    path: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.db"
+    for count in (3, 6):
+        with ts.guard("g", ledger=path) as guard:
+            guard.map(double, range(count))
+        with ts.open(path) as ledger:
+            ledger.export("g", to=tmp_path / f"{count}.snapshot")
+    with ts.open(other, create=True) as ledger:
+        for count in (3, 6):
+            ledger.import_(tmp_path / f"{count}.snapshot")
+        assert ledger.counts("g")[SlotState.SELECTED] == 6
+    with pytest.raises(ts.RefusedError, match="tallystick adopt"):
+        ts.guard("g", ledger=other).open()
+    with ts.open(other) as ledger:
+        ledger.adopt("g", reason="a test", made_by="test")
+    calls.clear()
+    with ts.guard("g", ledger=other) as guard:
+        assert guard.map(double, range(8)) == [2 * number for number in range(8)]
+    assert sorted(calls) == [6, 7]
+    with Ledger.open(other) as opened:
+        assert check_ledger(opened) == []
