@@ -113,6 +113,20 @@ def test_the_set_is_what_was_observed_when_the_evaluation_was_created(ledger: Le
     assert third == first, "the same judges and the same set are the same evaluation"
 
 
+def test_what_is_observed_between_the_creation_and_a_set_that_is_written_later_is_not_in_it(ledger: Ledger) -> None:
+    run = execute(ledger, Scripted(in_turn(ANSWERED, FAILED, ANSWERED)), cases=3, concurrency=1).run_id
+    description = describe_judge_order(JudgeOrder("strict", judges=[contains("x")]), ADAPTERS)
+    ledger.write(lambda tx: create_evaluation(tx, run, _plan(description, None)))
+    with ts.open(ledger.path) as opened:
+        opened.retry(run, "failed")
+    execute(ledger, Scripted(always(ANSWERED)), cases=3, concurrency=1)
+    with ledger.reading() as reader:
+        row = find_evaluation(reader, find_run(reader, run).run_key, "2")
+    while not ledger.write(lambda tx: write_set(tx, row)):
+        pass
+    assert [found[:2] for found in judgment_rows(ledger)] == [(1, "pending"), (3, "pending")]
+
+
 def test_what_has_no_observation_is_in_no_set(ledger: Ledger) -> None:
     run = execute(ledger, Scripted(always(FAILED)), cases=2).run_id
     end = judge(ledger, run, contains("x"))
