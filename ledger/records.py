@@ -97,7 +97,8 @@ class PendingSlot:
 class Intent:
     """Everything that is committed before a first dispatch. ``head`` is canonical JSON text.
 
-    ``held`` is what it is dispatched under, where it goes to a device. A large payload lies in a file: then ``payload`` is None and ``payload_artifact`` says which (`artifacts`).
+    ``held`` is what it is dispatched under, where it goes to a device. A large payload lies in a file: then ``payload``
+    is None and ``payload_artifact`` says which (`artifacts`).
     """
 
     run_key: int

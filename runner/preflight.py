@@ -20,7 +20,7 @@ class _Part(BaseModel):
 
 
 class VariantOutlook(_Part):
-    """``guarded``: it makes requests of its own, each a call. ``client_retries`` are those of client libraries, known."""
+    """``guarded``: it makes requests of its own, each a call. ``client_retries``: those known of client libraries."""
 
     name: str
     kind: str
@@ -110,7 +110,8 @@ def preflight_of(
         cases=description.case_count,
         variants=[
             VariantOutlook(
-                name=name, kind=target.kind, if_unknown=target.if_unknown.value, guarded=bool(getattr(target, "is_guarded", False)),
+                name=name, kind=target.kind, if_unknown=target.if_unknown.value,
+                guarded=bool(getattr(target, "is_guarded", False)),
                 client_retries=dict(getattr(target, "client_retries", dict)()),
             )
             for name, target in description.targets.items()

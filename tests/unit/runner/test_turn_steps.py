@@ -7,7 +7,6 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
@@ -22,15 +21,11 @@ from tallystick.ledger.states import DispatchState, IfUnknown, SlotState
 from tallystick.runner.descriptions import describe
 from tallystick.runner.device_protocols import CHECKPOINT_REFUSED, SESSION_LOST, Resuming
 from tallystick.runner.protocols import Exchange, Outcome, QueryAnswer, QueryState, Turn
-from tallystick.runner.results import RunOutcome
 from tallystick.runner.sessions import find_or_create, run_session
 from tallystick.runner.stopping import StopSwitch
 from tests.unit.runner.scripted import page
-from tests.unit.runner.talker import Rule, Talker, talks
-
-UNKNOWN = Outcome(DispatchState.UNKNOWN, "wire.reset", "the connection was reset", bytes_sent=1)
-FAILED = Outcome(DispatchState.FAILED, "http.status.500", "500", status=500, bytes_sent=1)
-STATEFUL = [Resuming.CHECKPOINT, Resuming.RESTART]
+from tests.unit.runner.talker import Talker, talks
+from tests.unit.runner.talking import FAILED, STATEFUL, UNKNOWN, always, asked, once, replays, run, states
 
 
 @pytest.fixture
@@ -38,41 +33,6 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     with Ledger.open(tmp_path / "ledger.db", create=True) as opened:
         yield opened
         require_sound(opened)
-
-
-def run(ledger: Ledger, order: ts.WorkOrder, *, stop: StopSwitch | None = None) -> RunOutcome:
-    session = find_or_create(ledger, describe(order, ADAPTERS))
-    return asyncio.run(run_session(ledger, session, stop=stop))
-
-
-def once(turn_no: int, outcome: Outcome) -> Rule:
-    """That outcome for the first dispatch of that turn, and plain answers for all else."""
-    left = [outcome]
-
-    async def rule(target: Talker, turn: Turn) -> Outcome | None:
-        return left.pop() if turn.number == turn_no and left else None
-
-    return rule
-
-
-def always(turn_no: int, outcome: Outcome) -> Rule:
-    async def rule(target: Talker, turn: Turn) -> Outcome | None:
-        return outcome if turn.number == turn_no else None
-
-    return rule
-
-
-def asked(target: Talker) -> list[tuple[int, JsonValue]]:
-    return [(turn, message) for _, turn, message in target.asked]
-
-
-def states(ledger: Ledger, outcome: RunOutcome, case_id: str = "c0") -> list[tuple[str, str | None]]:
-    return [(one.state, one.reason) for one in page(ledger, outcome, case_id).attempts]
-
-
-def replays(ledger: Ledger) -> int:
-    with ledger.reading() as reader:
-        return int(reader.row("SELECT count(*) FROM dispatches WHERE replay = 1")[0])
 
 
 # Scripts.
@@ -405,136 +365,3 @@ def test_a_program_that_is_cancelled_between_two_turns_leaves_no_attempt_running
     with ledger.reading() as reader:
         assert reader.rows("SELECT state, reason FROM attempts") == [("interrupted", "stopped")]
         assert reader.rows("SELECT state FROM slots") == [("pending",)]
-
-
-# User functions.
-
-
-def simulated(ledger: Ledger, user: Any, target: Talker | None = None, **options: Any) -> RunOutcome:
-    conversation = {"user": user, **options.pop("conversation", {})}
-    rows = [{"id": "c0", "input": "hello", "expected": "secret"}]
-    return run(ledger, talks(target or Talker(), rows=rows, conversation=conversation, **options))
-
-
-def test_a_user_function_sees_the_case_and_what_was_said_and_answered(ledger: Ledger) -> None:
-    seen: list[tuple[Any, list[Exchange]]] = []
-
-    @ts.user(version="1")
-    def user(case: ts.Case, history: list[Exchange]) -> JsonValue:
-        seen.append((case, history))
-        return None if len(history) == 2 else f"{case.input} {len(history)}"
-
-    outcome = simulated(ledger, user)
-    assert outcome.counts[SlotState.SELECTED] == 1
-    assert [case.expected for case, _ in seen] == [ts.MISSING] * 3
-    assert seen[2][1] == [Exchange("hello 0", "hello 0"), Exchange("hello 1", "hello 1")]
-    assert page(ledger, outcome).attempts[0].flags == "[]"
-
-
-def test_a_conversation_without_end_is_over_at_its_bound_and_says_so(ledger: Ledger) -> None:
-    calls = []
-
-    @ts.user(version="1")
-    def user(case: ts.Case, history: list[Exchange]) -> JsonValue:
-        calls.append(1)
-        return "more"
-
-    outcome = simulated(ledger, user, conversation={"turns_max": 3})
-    assert page(ledger, outcome).attempts[0].flags == '["turns_max"]'
-    assert len(calls) == 3, "after the last turn nobody is asked"
-
-
-@pytest.mark.parametrize(
-    ("problem", "reason"),
-    [
-        (ValueError("no idea"), "user.raised"),
-        (TimeoutError("its own"), "user.raised"),
-        (SystemExit(3), "user.raised"),
-        (StopIteration(), "user.raised"),
-    ],
-)
-@pytest.mark.parametrize("is_async", [True, False])
-def test_a_user_function_that_raises_fails_its_conversation_and_ends_no_run(
-    ledger: Ledger, problem: BaseException, reason: str, is_async: bool
-) -> None:
-    def blocking(case: ts.Case, history: list[Exchange]) -> JsonValue:
-        if history:
-            raise problem
-        return "a"
-
-    async def on_the_loop(case: ts.Case, history: list[Exchange]) -> JsonValue:
-        return blocking(case, history)
-
-    if is_async and isinstance(problem, StopIteration):
-        reason = "user.raised"  # Python itself makes a RuntimeError of it
-    user = ts.user(version="1")(on_the_loop if is_async else blocking)
-    target = Talker()
-    outcome = simulated(ledger, user, target)
-    assert states(ledger, outcome) == [("failed", reason)]
-    assert len(target.asked) == 1
-
-
-def test_a_user_function_is_asked_again_where_the_work_order_retries_it(ledger: Ledger) -> None:
-    left = [ValueError("busy")]
-
-    @ts.user(version="1")
-    def user(case: ts.Case, history: list[Exchange]) -> JsonValue:
-        if history and left:
-            raise left.pop()
-        return None if len(history) == 2 else "a"
-
-    target = Talker()
-    outcome = simulated(ledger, user, target, retry=["user"])
-    assert outcome.counts[SlotState.SELECTED] == 1
-    assert len(target.asked) == 2, "the turn before is carried over"
-
-
-@pytest.mark.parametrize("is_async", [True, False])
-def test_a_user_function_that_never_returns_is_given_up_at_the_deadline(ledger: Ledger, is_async: bool) -> None:
-    over = threading.Event()
-
-    def blocking(case: ts.Case, history: list[Exchange]) -> JsonValue:
-        assert over.wait(30)
-        return "late"
-
-    async def on_the_loop(case: ts.Case, history: list[Exchange]) -> JsonValue:
-        await asyncio.Event().wait()
-        return "never"
-
-    user = ts.user(version="1")(on_the_loop if is_async else blocking)
-    outcome = simulated(ledger, user, deadline_seconds=0.1)
-    over.set()
-    assert states(ledger, outcome) == [("failed", "user.deadline")]
-
-
-@pytest.mark.parametrize(("said", "reason"), [(None, "turns.missing"), (object(), "user.raised")])
-def test_a_user_function_that_says_nothing_or_no_json_fails_its_case(ledger: Ledger, said: Any, reason: str) -> None:
-    @ts.user(version="1")
-    def user(case: ts.Case, history: list[Exchange]) -> Any:
-        return said
-
-    outcome = simulated(ledger, user)
-    assert states(ledger, outcome) == [("failed", reason)]
-
-
-def test_a_repeated_turn_says_what_was_said_and_a_replay_with_another_answer_is_asked_for_anew(
-    ledger: Ledger,
-) -> None:
-    answers = iter(["x", "y", "z", "w"])
-    told: list[list[JsonValue]] = []
-
-    @ts.user(version="1")
-    def user(case: ts.Case, history: list[Exchange]) -> JsonValue:
-        told.append([one.answer for one in history])
-        return None if len(history) == 2 else f"message {len(told)}"
-
-    async def rule(target: Talker, turn: Turn) -> Outcome | None:
-        if len(target.asked) == 2:
-            return UNKNOWN
-        return Outcome(DispatchState.ANSWERED, answer=next(answers), bytes_sent=1)
-
-    target = Talker(Resuming.RESTART, rule=rule)
-    simulated(ledger, user, target)
-    # Turn one is replayed as it was said; its answer is another, and so the user is asked what to say next.
-    assert asked(target) == [(1, "message 1"), (2, "message 2"), (1, "message 1"), (2, "message 3")]
-    assert told == [[], ["x"], ["y"], ["y", "z"]]
