@@ -61,6 +61,7 @@ SCENARIOS: Final = {
     "c10": "several processes and threads that want one run at the same time",
     "c17": "killed between a reservation and its settlement, again and again",
     "c23": "totals over all sessions and all attempts",
+    "c31": "what a target does wrong, and what a judge is asked of",
     "c45": "repetitions whose answers are equal",
 }
 
@@ -75,6 +76,9 @@ CODE: Final = {
     "e06": ("ledger/identifiers.py", "ledger/attempts.py"),
     "e07": ("runner/turn_steps.py", "ledger/turns.py", "ledger/settlements.py"),
     "e08": ("ledger/budgets.py", "ledger/run_ends.py"),
+    "e08b": ("ledger/budgets.py", "runner/judge_calls.py"),
+    "e09": ("runner/judge_cache.py", "ledger/judging_reads.py"),
+    "e10": ("ledger/verdicts.py", "adapters/verdict_parsing.py", "runner/judge_calls.py"),
     "e11": ("ledger/history.py", "ledger/report_rows.py", "runner/report_reading.py"),
     "e13": ("runner/identity.py", "runner/sessions.py"),
     "e14": ("ledger/attempts.py", "runner/late_answers.py"),
@@ -90,6 +94,7 @@ CODE: Final = {
     "c10": ("ledger/coordinators.py", "ledger/planning.py"),
     "c17": ("ledger/budgets.py",),
     "c23": ("ledger/run_reads.py",),
+    "c31": ("runner/inline_judging.py", "ledger/judging_reads.py"),
     "c45": ("ledger/planning.py",),
 }
 
