@@ -8,6 +8,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from tallystick.ledger.snapshot_format import Manifest
 from tallystick.runner.compare_document import Comparison
 from tallystick.runner.gate_document import GateReport
 from tallystick.runner.report_document import ReportDocument
@@ -17,6 +18,7 @@ DOCUMENTS: Final[dict[str, type[BaseModel]]] = {
     "comparison.schema.json": Comparison,
     "gate.schema.json": GateReport,
     "report.schema.json": ReportDocument,
+    "snapshot-manifest.schema.json": Manifest,
 }
 
 

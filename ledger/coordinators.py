@@ -16,7 +16,7 @@ from .errors import RunBusy, RunNotFound, RunNotResumable
 from .fences import next_fence
 from .ledger import Ledger
 from .open_calls import AttemptCalls, calls_of, follow_up
-from .processes import ProcessIdentity, boot_id
+from .processes import ProcessIdentity, boot_id, host_id
 from .records import DispatchFacts, DispatchKey
 from .schema import leases
 from .solitary_deaths import charge, park, park_charged
@@ -213,6 +213,11 @@ def _resource(run_id: str) -> str:
 
 def _busy(run_id: str, holder: Holder | None) -> RunBusy:
     who = f"process {holder.identity.pid} (worker {holder.worker_id})" if holder else "another process"
+    if holder is not None and holder.identity.host != host_id():
+        remedy = "stop it on its host; where that host is gone, take the run over with `tallystick adopt`"
+        return RunBusy(
+            f"run {run_id} is held by a process of another host (worker {holder.worker_id})", remedy, run_id, who
+        )
     return RunBusy(
         f"run {run_id} is being executed by {who}",
         "wait for it, or ask it to stop with `tallystick cancel`", run_id, who,

@@ -7,12 +7,13 @@ from typing import Any
 
 import attrs
 
-from .coordinators import open_run, recover_in_flight
+from .coordinators import coordinator_of, open_run, recover_in_flight
 from .crashpoints import crashpoint
 from .custody import elsewhere
 from .errors import ContentsLeftOut, RunBusy, RunNotFound, RunNotResumable, UsageError
 from .ledger import Ledger
 from .ledger_place import ledger_id
+from .processes import host_id
 from .states import CustodyState, RunState
 from .transaction import Transaction
 
@@ -32,11 +33,18 @@ class Adopted:
 def adopt(ledger: Ledger, run_id: str, *, reason: str, made_by: str) -> Adopted:
     """Take custody of a run that is a copy here, or take a move back; what was in flight is unknown then.
 
-    Raises UsageError where the run is held already or no reason is given, and ContentsLeftOut where it cannot go on.
+    Also of a run that is held here and executed by a process of another host, whose death nobody here can prove.
+    Raises UsageError where the run is this ledger's already or no reason is given, RunBusy while a process of this host
+    executes it, and ContentsLeftOut where it cannot go on.
     """
     if not reason.strip():
         raise UsageError("a run is adopted with a reason", "say with --reason how you know that nobody goes on with it")
-    adopted = ledger.write(lambda tx: _adopt(tx, run_id, reason, made_by))
+    holder = coordinator_of(ledger, run_id)
+    is_here = holder is not None and not holder.dead and holder.identity.host == host_id()
+    if holder is not None and is_here:
+        raise RunBusy(f"run {run_id} is being executed by process {holder.identity.pid}", "stop it first", run_id)
+    is_elsewhere = holder is not None and not holder.dead
+    adopted = ledger.write(lambda tx: _adopt(tx, run_id, reason, made_by, is_elsewhere=is_elsewhere))
     crashpoint("custody.adopted")
     return adopted
 
@@ -133,7 +141,7 @@ def _begin_move(tx: Transaction, run_id: str, lease_id: str | None) -> None:
     tx.event(run_key, "run.moving", {"state": state, "epoch": epoch + 1, "ledger": ledger_id(tx)})
 
 
-def _adopt(tx: Transaction, run_id: str, reason: str, made_by: str) -> Adopted:
+def _adopt(tx: Transaction, run_id: str, reason: str, made_by: str, *, is_elsewhere: bool) -> Adopted:
     row = tx.row(
         "SELECT run_key, custody, custody_epoch, left_out FROM runs"
         " WHERE run_id = ? AND state NOT IN ('planning', 'importing')", (run_id,)
@@ -141,7 +149,7 @@ def _adopt(tx: Transaction, run_id: str, reason: str, made_by: str) -> Adopted:
     if row is None:
         raise RunNotFound(f"there is no run {run_id}", "list them with `tallystick runs`", run_id)
     run_key, custody, epoch, left_out = row
-    if custody == CustodyState.HELD:
+    if custody == CustodyState.HELD and not is_elsewhere:
         raise UsageError(f"run {run_id} is this ledger's already", "go on with it: `tallystick resume`")
     if left_out is not None:
         raise ContentsLeftOut(
@@ -151,6 +159,9 @@ def _adopt(tx: Transaction, run_id: str, reason: str, made_by: str) -> Adopted:
     if custody in (CustodyState.MOVING, CustodyState.MOVED):
         tx.change("UPDATE runs SET state = ? WHERE run_key = ?", (_state_before(tx, run_key), run_key))
     tx.change("UPDATE runs SET custody = 'held', custody_epoch = ? WHERE run_key = ?", (epoch + 1, run_key))
+    # Whoever held something of it belongs to the past that the reason speaks of.
+    tx.change("UPDATE leases SET state = 'lost', ended_us = ?, reason = 'the run was adopted'"
+              " WHERE run_key = ? AND state IN ('held', 'waiting')", (tx.now_us, run_key))  # fmt: skip
     tx.event(run_key, "run.adopted", {
         "was": custody, "epoch": epoch + 1, "reason": reason, "by": made_by, "ledger": ledger_id(tx),
     })  # fmt: skip

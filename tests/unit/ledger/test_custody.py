@@ -127,6 +127,32 @@ def test_fences_never_fall_from_ledger_to_ledger(ledger: Ledger, other: Ledger, 
     assert coordinators.open_run(other, run.run_id).fence == held.fence + 1
 
 
+def as_of_another_host(ledger: Ledger) -> None:
+    """The workers so far are of a host that nothing can be proven of from here."""
+    ledger.write(lambda tx: tx.change("UPDATE workers SET host = 'another' WHERE worker_id <> ?", (tx.worker_id,)))
+
+
+def test_a_run_that_a_process_of_another_host_executes_is_adopted_by_word(tmp_path: Path) -> None:
+    with new_ledger(tmp_path, "was.db") as ledger:
+        run = full_run(ledger, leave=False)
+    with Ledger.open(tmp_path / "was.db") as ledger:
+        ledger.write(lambda tx: None)
+        as_of_another_host(ledger)
+        ledger.write(lambda tx: tx.change("UPDATE workers SET ended_us = NULL WHERE host = 'another'", ()))
+        with pytest.raises(RunBusy):
+            coordinators.open_run(ledger, run.run_id)
+        adopted = adopt(ledger, run.run_id, reason="that container is gone", made_by="me")
+        assert (adopted.was, adopted.epoch, adopted.unknown) == ("held", 2, 1)
+        go_on(ledger, run.run_id)
+        sound(ledger)
+
+
+def test_a_run_that_a_process_of_this_host_executes_is_not_adopted(ledger: Ledger) -> None:
+    run = full_run(ledger, leave=False)
+    with pytest.raises(RunBusy):
+        adopt(ledger, run.run_id, reason="r", made_by="me")
+
+
 def test_a_moved_run_is_gone_on_with_where_it_was_taken_in_and_nowhere_else(
     ledger: Ledger, other: Ledger, tmp_path: Path
 ) -> None:
