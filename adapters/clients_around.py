@@ -14,7 +14,7 @@ from typing import Any, Final
 
 __all__ = ["clients_around", "retries_of"]
 
-_MODULES: Final = frozenset({"requests", "urllib3", "aiohttp", "http.client", "urllib.request"})
+_MODULES: Final = frozenset({"requests", "urllib3", "aiohttp"})
 
 
 def clients_around(function: Callable[..., Any]) -> tuple[str, ...]:

@@ -281,6 +281,7 @@ KINDS = (
     "### Targets that are programs",
     "### Targets that are Python functions",
     "### Targets that are devices",
+    "### Requests of guarded targets",
 )
 # Tokens of this form that are no reasons: log events, crash points, file names.
 NO_REASONS = {
