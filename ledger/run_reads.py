@@ -109,8 +109,8 @@ def list_runs(reader: Reader, *, limit: int = 100) -> list[RunRow]:
 
 
 def newest_unfinished(reader: Reader) -> RunRow | None:
-    """The newest run that may go on."""
-    row = reader.row(f"{_RUN} WHERE state = 'open' ORDER BY run_key DESC LIMIT 1")
+    """The newest run that may go on; one that is a copy only where there is no other."""
+    row = reader.row(f"{_RUN} WHERE state = 'open' ORDER BY custody = 'held' DESC, run_key DESC LIMIT 1")
     return None if row is None else RunRow(*row)
 
 
@@ -124,8 +124,10 @@ def run_by_digest(reader: Reader, work_order_digest: str) -> RunRow | None:
 
 
 def unfinished_of_name(reader: Reader, name: str) -> RunRow | None:
-    """The newest unfinished run of that name."""
-    row = reader.row(f"{_RUN} WHERE name = ? AND state = 'open' ORDER BY run_key DESC LIMIT 1", (name,))
+    """The newest unfinished run of that name that this ledger may go on with."""
+    row = reader.row(
+        f"{_RUN} WHERE name = ? AND state = 'open' AND custody = 'held' ORDER BY run_key DESC LIMIT 1", (name,)
+    )
     return None if row is None else RunRow(*row)
 
 

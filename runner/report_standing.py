@@ -66,8 +66,13 @@ def _custody(run: RunRow, history: RunHistory) -> str:
 
 def _next_move(custody: str, history: RunHistory, counts: dict[SlotState, int]) -> NextMove:
     """What helped next then; as `results.next_move` tells it from the rows of now."""
-    if custody != CustodyState.HELD:
+    if custody == CustodyState.MOVED:
         return NextMove.ADOPT
+    move = _next_where_held(history, counts)
+    return NextMove.ADOPT if custody == CustodyState.COPY and move is not NextMove.NOTHING else move
+
+
+def _next_where_held(history: RunHistory, counts: dict[SlotState, int]) -> NextMove:
     if history.run_state == RunState.CANCELLED:
         return NextMove.NOTHING
     waiting = (SlotState.PENDING, SlotState.IN_FLIGHT)

@@ -57,6 +57,17 @@ def test_a_finished_copy_needs_nothing(project: Project) -> None:
     assert project.calls == 3, "a finished one prints its report and makes no call"
 
 
+def test_a_copy_stands_in_the_way_of_no_run_of_this_ledger(partial: Project) -> None:
+    partial.give("export", "asked", "-o", "s.zip")
+    partial.order(name="mine")
+    assert give(partial, "other.db", "run", "order.toml", "--limit", 1).status == 75
+    give(partial, "other.db", "import", "s.zip")
+    assert give(partial, "other.db", "resume").status == 0, "the newest that may go on here is meant"
+    partial.order(name="asked", target='if_unknown = "repeat"')
+    assert give(partial, "other.db", "run", "order.toml").status == 0, "a changed work order is another run"
+    assert give(partial, "other.db", "resume").status == 4, "and a copy is named where there is nothing else"
+
+
 def test_a_run_that_was_moved_away_is_not_paid_for_again_by_its_work_order(partial: Project) -> None:
     assert partial.give("export", "asked", "-o", "m.zip", "--move").status == 0
     before = partial.calls
