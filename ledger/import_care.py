@@ -68,6 +68,10 @@ def _discard_head(tx: Transaction, import_id: str, run_key: int | None) -> None:
     tx.move("import", "discarded",
             "UPDATE imports SET state = 'discarded', ended_us = ?, run_key = NULL"
             " WHERE import_id = ? AND state = 'receiving'", (tx.now_us, import_id))  # fmt: skip
+    tx.change(
+        "UPDATE workers SET ended_us = ?, end_reason = 'died' WHERE ended_us IS NULL AND worker_id <> ?"
+        " AND worker_id = (SELECT worker_id FROM imports WHERE import_id = ?)", (tx.now_us, tx.worker_id, import_id),
+    )  # fmt: skip
     if run_key is not None:
         tx.change("DELETE FROM runs WHERE run_key = ? AND state = 'importing'", (run_key,))
 

@@ -20,6 +20,7 @@ from tallystick.ledger.host_claims import Claimed, HostClaims
 from tallystick.ledger.host_folder import host_folder
 from tallystick.ledger.lease_records import Blocked, DeviceAsk, Granted
 from tallystick.ledger.ledger import Ledger
+from tallystick.ledger.snapshot_import import import_snapshot
 from tallystick.ledger.states import IfUnknown
 from tallystick.ledger.turnstile import Turnstile
 from tests.unit.ledger import factories
@@ -128,6 +129,11 @@ def fork_and_wait(path: str, run_key: str) -> None:
             signal.pause()
         tell(child)
         hear()
+
+
+def import_slowly(path: str, snapshot: str) -> None:
+    with Ledger.open(path) as ledger:
+        import_snapshot(ledger, Path(snapshot))
 
 
 def hold_turnstile(folder: str) -> None:

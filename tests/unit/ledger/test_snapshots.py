@@ -5,17 +5,20 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tallystick.ledger import artifacts
+from tallystick.ledger import artifacts, snapshot_export
 from tallystick.ledger.checks import check_ledger
-from tallystick.ledger.errors import LedgerDamaged, RunNotFound, UsageError
+from tallystick.ledger.errors import LedgerDamaged, RunBusy, RunNotFound, UsageError
 from tallystick.ledger.ledger import Ledger
+from tallystick.ledger.publishing import beside
 from tallystick.ledger.schema import metadata
 from tallystick.ledger.snapshot_export import export_runs
 from tallystick.ledger.snapshot_import import import_snapshot
 from tallystick.ledger.snapshot_tables import COLUMNS_LEFT_OUT, RUN_TABLES, SHARED_TABLES, TABLES_LEFT_OUT, columns_of
+from tests.unit.ledger.children import Child
 from tests.unit.ledger.factories import every, new_ledger, one
 from tests.unit.ledger.snapshots import LARGE, exported, full_run, go_on, rows_of
 
@@ -145,3 +148,53 @@ def test_a_damaged_artifact_is_not_exported(ledger: Ledger, tmp_path: Path) -> N
     with pytest.raises(LedgerDamaged, match="its bytes have changed"):
         export_runs(ledger, [run.run_id], tmp_path / "s.zip")
     assert not list(tmp_path.glob("*zip*"))
+
+
+def test_an_export_whose_view_is_ended_reads_a_copy_of_the_ledger(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = full_run(ledger)
+    exported(ledger, run.run_id, tmp_path / "wanted.zip")
+    write, readers = snapshot_export._write_rows, []
+
+    def end_the_first(file: Any, reader: Any, what: Any) -> Any:
+        readers.append(reader)
+        made = write(file, reader, what)
+        if len(readers) == 1:
+            reader.end()
+            reader.row("SELECT 1")
+        return made
+
+    monkeypatch.setattr(snapshot_export, "_write_rows", end_the_first)
+    exported(ledger, run.run_id, tmp_path / "s.zip")
+    assert len(readers) == 2
+    assert (tmp_path / "s.zip").read_bytes() == (tmp_path / "wanted.zip").read_bytes()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_what_a_killed_export_left_is_cleared_by_the_next_and_a_living_one_is_let_be(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    run = full_run(ledger)
+    dead = tmp_path / ".s.zip.0123456789ab.part"
+    dead.write_bytes(b"half")
+    with beside(tmp_path / "s.zip") as alive:
+        exported(ledger, run.run_id, tmp_path / "s.zip")
+        assert alive.exists()
+    assert not dead.exists()
+
+
+def test_an_import_that_finds_one_under_way_says_so_and_takes_its_place_once_it_is_dead(
+    ledger: Ledger, elsewhere: Ledger, tmp_path: Path
+) -> None:
+    run = full_run(ledger)
+    exported(ledger, run.run_id, tmp_path / "s.zip")
+    with Child("import_slowly", elsewhere.path, tmp_path / "s.zip", pause_at="import.batch@6") as other:
+        other.wait_until_there()
+        with pytest.raises(RunBusy, match="another process"):
+            import_snapshot(elsewhere, tmp_path / "s.zip")
+        assert every(elsewhere, "SELECT state FROM runs") == [("importing",)]
+    assert import_snapshot(elsewhere, tmp_path / "s.zip").changed
+    assert rows_of(elsewhere, run.run_id) == rows_of(ledger, run.run_id)
+    assert every(elsewhere, "SELECT state FROM imports ORDER BY import_id") == [("discarded",), ("complete",)]
+    assert findings(elsewhere) == []
