@@ -173,7 +173,7 @@ def test_a_hard_budget_stops_the_third_request_of_an_agent_and_its_first_two_are
     assert site.service.received() == 2
     assert site.only("agent").state == "unavailable"
     assert counted(site) == (2, 0)
-    assert site.resume("--amend", "dispatches=3").ended() == 0
+    assert site.resume("acceptance", "--amend", "dispatches=3", "--reason", "one more").ended() == 0
     assert answer_of(site) == answers("abc")
     assert site.service.received() == 3
     check_invariants(site.ledger, site.requests())
