@@ -184,6 +184,8 @@ def test_soak_of_two_runners_on_one_device_that_are_killed_and_frozen(
     }, "every planned slot has its observation, and no innocent is parked"
     assert all(json.loads(answer) == case for one in bench.sites for case, answer in answers(one))
     leases = [row for one in bench.sites for row in rows(one.ledger, LEASES)]
+    lost = sum(state == "lost" for state, _ in leases)
+    assert lost <= wanted, f"a holder that was neither killed nor frozen keeps its lease: {Counter(leases)}"
     print(f"\n{dict(soak.disturbed)}, {planned} planned, {soak.accepted()} requests, leases {Counter(leases)}, "
           f"{len(bench.device.lines(verdict='fence.stale'))} refused for their fence, ends "
           f"{[dict(runner.ends) for runner in runners]}")  # fmt: skip

@@ -65,7 +65,7 @@ def test_a_frozen_holder_is_replaced_when_its_lease_has_run_out_and_is_refused_w
     bench.device.wait_until_waiting("gate")
     second = bench.run("second", [asks("c")], lease_seconds=2.0)
     bench.until_waiting("second")
-    freeze(first)
+    freeze(first, outside=site.ledger)
     assert second.ended() == 0, second.out + second.err
     assert leases(site)[:2] == [("lost", 1), ("released", 2)]
     marked = rows(site.ledger, "SELECT body FROM events WHERE kind = 'attempt.unknown' AND body LIKE '%lease.lost%'")
@@ -87,7 +87,7 @@ def test_a_woken_holder_that_stood_before_its_intent_sends_nothing_under_the_old
     first.wait_until_there()
     second = bench.run("second", [asks("c")], lease_seconds=2.0)
     bench.until_waiting("second")
-    freeze(first)
+    freeze(first, outside=site.ledger)
     assert second.ended() == 0, second.out + second.err
     first.let_go()
     thaw(first)
@@ -102,7 +102,7 @@ def test_a_holder_that_is_frozen_between_intent_and_send_sends_nothing_when_it_w
     first.wait_until_there()
     second = bench.run("second", [asks("c")], lease_seconds=2.0)
     bench.until_waiting("second")
-    freeze(first)
+    freeze(first, outside=site.ledger)
     assert second.ended() == 0, second.out + second.err
     first.let_go()
     thaw(first)
@@ -170,7 +170,7 @@ def test_an_answer_that_comes_after_another_ledger_had_the_device_is_no_answer_i
     keep = {"if_unknown": "keep"}
     first = bench.run("first", [asks("a", wait="gate")], lease_seconds=2.0, target=keep)
     bench.device.wait_until_waiting("gate")
-    freeze(first)
+    freeze(first, outside=site.ledger)
     bench.device.go("gate")
     second = bench.run("second", [asks("c")], site=elsewhere, lease_seconds=2.0)
     assert second.ended() == 0, second.out + second.err
@@ -240,7 +240,7 @@ def test_a_device_that_cannot_compare_fences_stays_with_its_frozen_holder(site: 
 
     first = run("first", 'ASK {"answer": "x", "behave": {"hold": "gate"}}')
     assert instrument.line() == "waiting gate"
-    freeze(first)
+    freeze(first, outside=site.ledger)
     expires = held_line(site, "expires_boot_ns")
     second = run("second", 'ASK {"answer": "x"}')
     until(lambda: boot_ns() > expires, "the lease has run out")
