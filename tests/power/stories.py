@@ -119,20 +119,27 @@ def beside(folder: Path) -> Story:
 
 
 def snapshots(folder: Path) -> Story:
-    """A snapshot is written, replaced by a later one, taken in elsewhere and moved forward; a second is moved away."""
+    """A snapshot is written, replaced by a later one, taken in elsewhere and moved forward; a second is moved away.
+
+    Meanwhile the ledger is backed up twice, and compacted in the end.
+    """
     at, other = _at(folder), ("--ledger", folder / "disk" / "other.db")
     copy, moved = folder / "disk" / "copy.zip", folder / "disk" / "moved.zip"
+    backup = folder / "disk" / "backup.sqlite"
     order = _write(folder, "one", _order("one", _cases(8, does=("", "lose"), large=4)))
     return Story([
         ["run", order, "--limit", 3, *at],
         ["export", "one", "-o", copy, *at],
+        ["ledger", "backup", backup, *at],
         ["import", copy, *other],
         ["resume", *at],
+        ["ledger", "backup", backup, "--force", *at],
         ["export", "one", "-o", copy, "--force", *at],
         ["import", copy, *other],
         ["export", "one", "--move", "-o", moved, *at],
         ["import", moved, *other],
         ["reconcile", "one", "--give-up", "--reason", "nobody knows", "--yes", *other],
+        ["ledger", "compact", *at],
     ])  # fmt: skip
 
 

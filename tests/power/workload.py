@@ -9,7 +9,7 @@ One JSON line is appended to the file ``said``
 * before a call is sent: ``{"sends": request id, "dispatch": number}``,
 * before a caller is told that its transaction is durable: ``{"told": [[run key, event number, hash], …],
   "worker": id, "batch": number}``,
-* when a snapshot has been written: ``{"wrote": name, "digest": sha256}``,
+* when a snapshot or a backup has been written: ``{"wrote": name, "digest": sha256}``,
 * when a command has returned: ``{"returned": status, "command": …}``;
 
 and with each the ``ledger`` that it is about, by its file's name.
@@ -157,6 +157,13 @@ PLANTS: Final[dict[str, Callable[[], None]]] = {
 }
 
 
+def written_by(command: list[str]) -> Path | None:
+    """The file that a command publishes, if it does."""
+    if command[0] == "export":
+        return Path(command[command.index("-o") + 1])
+    return Path(command[2]) if command[:2] == ["ledger", "backup"] else None
+
+
 def main() -> int:
     global _said
     parser = argparse.ArgumentParser()
@@ -180,8 +187,8 @@ def main() -> int:
         with contextlib.redirect_stdout(printed):
             statuses.append(invoke(command))
         print(statuses[-1], command, printed.getvalue(), file=sys.stderr)
-        if command[0] == "export" and statuses[-1] == 0:
-            wrote = Path(command[command.index("-o") + 1])
+        wrote = written_by(command)
+        if wrote is not None and statuses[-1] == 0:
             say(wrote=wrote.name, digest=hashlib.sha256(wrote.read_bytes()).hexdigest())
         say(returned=statuses[-1], command=command)
     if other is not None:
