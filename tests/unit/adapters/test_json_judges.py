@@ -74,7 +74,6 @@ def said(judge: RuleJudge, answer: JsonValue, expected: JsonValue | Missing = MI
         (jsonpath("$.a", exists=False), {}, MISSING, True),
         (jsonpath("$.a", exists=False), {"a": 0}, "whatever", False),
     ],
-    ids=repr,
 )
 def test_json_is_valid_or_says_what_is_expected_at_its_place(
     judge: RuleJudge, answer: JsonValue, expected: JsonValue | Missing, passed: bool | str
@@ -128,7 +127,6 @@ def test_a_schema_reaches_for_nothing_outside_of_itself(tmp_path: Path) -> None:
         (jsonpath_from_work_order, {"path": "$[?match(@.a, 'x')]"}, "a regular expression in a path has no bound"),
         (jsonpath_from_work_order, {}, "path: this key is missing"),
     ],
-    ids=str,
 )
 def test_table_with_a_fault_is_refused_in_one_line(make: Any, table: dict[str, Any], text: str) -> None:
     with pytest.raises(WorkOrderInvalid) as caught:

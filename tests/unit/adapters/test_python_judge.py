@@ -91,7 +91,6 @@ def returning(value: Any, **options: Any) -> Verdict | NoVerdict:
         *(Verdict(score="0.5"), Verdict(passed=1), Verdict(passed=True, score=-1)),  # type: ignore[arg-type]
         *(-0.1, 2.1, float("nan"), float("inf"), 10**400),
     ],
-    ids=repr,
 )
 def test_c42_what_is_no_verdict_is_malformed_and_never_a_pass(value: Any, scale: Any) -> None:
     said = returning(value, scale=scale)
@@ -111,7 +110,6 @@ def test_c42_what_is_no_verdict_is_malformed_and_never_a_pass(value: Any, scale:
         (Verdict(passed=True, score=1.0, explanation="e"), (0, 1), Verdict(passed=True, score=1.0, explanation="e")),
         (NoVerdict("own_reason"), None, NoVerdict("own_reason")),
     ],
-    ids=repr,
 )
 def test_verdict_is_taken_as_it_is(value: Any, scale: Any, verdict: Verdict | NoVerdict) -> None:
     assert returning(value, scale=scale) == verdict
@@ -216,7 +214,6 @@ def test_judge_in_a_file_beside_the_work_order(tmp_path: Path) -> None:
         ({"function": "close", "file": "judges.py"}, WorkOrderInvalid, "a judge has no parameter limit"),
         ({"function": "close", "file": "judges.py", "scal": [0, 1]}, WorkOrderInvalid, 'Did you mean "scale"'),
     ],
-    ids=str,
 )
 def test_table_with_a_fault_is_refused_in_one_line(
     tmp_path: Path, table: dict[str, Any], error: type[Exception], text: str

@@ -55,7 +55,6 @@ def test_deflate_without_its_header_is_understood() -> None:
         (b"x" * 101, "", "answer.too_large"),
         (gzip.compress(b"x" * 101), "gzip", "answer.too_large"),
     ],
-    ids=str,
 )
 def test_body_that_cannot_be_used_is_told_why(data: bytes, encoding: str, reason: str) -> None:
     with pytest.raises(BodyFault) as caught:
