@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import attrs
 
-from tests.acceptance.harness import Service
+from tests.acceptance.harness import FIXTURES, Service
 from tests.acceptance.judging import Endpoint
 from tests.fixtures.atlas_handle import AtlasDevice
 
@@ -18,6 +18,7 @@ __all__ = ["LEDGER", "STORIES", "Story", "short"]
 
 LEDGER: Final = "evals.db"
 _TARGET: Final = Path(__file__).with_name("power_target.py")
+_AGENT: Final = FIXTURES / "agent_target.py"
 _LARGE: Final = 100_000  # more than is kept in a row
 
 
@@ -144,7 +145,10 @@ def snapshots(folder: Path) -> Story:
 
 
 def outside(folder: Path) -> Story:
-    """Conversations with a service, a device under lease, a judge that calls; those have power of their own."""
+    """Conversations, a device under lease, an agent of several requests, a judge that calls.
+
+    Service, device and model have power of their own.
+    """
     place = folder / "outside"
     place.mkdir()
     device, service, model = AtlasDevice.start(place), Service(place), Endpoint(place)
@@ -159,14 +163,19 @@ def outside(folder: Path) -> Story:
     measured = _order("measured", [{"id": f"d{n}", "input": {"answer": f"d{n}"}} for n in range(5)], concurrency=1)
     measured["target"] = {"kind": "atlas", "url": device.url, "serial": "SN-1", "drain_seconds": 2.0}
     measured["device"] = {"lease_seconds": 600, "tenure_seconds": 0}
+    asks = [{"say": word} for word in ("a", "b", "c")]
+    agents = _order("agents", [{"id": f"g{n}", "input": {"url": f"{service.url}/ask", "asks": asks}} for n in range(3)])
+    agents["target"] = {"kind": "python", "file": _AGENT.name, "function": "agent", "if_unknown": "repeat"}
+    shutil.copy(_AGENT, folder / _AGENT.name)
     table = {"kind": "llm", "name": "model", "model": "small", "rubric": "It is what is expected."}
-    for order in (talks, measured):
+    for order in (talks, measured, agents):
         order["judges"] = [{"kind": "exact"}]
     again = {"version": 1, "name": "again", "judges": [{**table, "url": f"{model.url}/v1/chat/completions"}]}
     return Story(
         [
             ["run", _write(folder, "talks", talks), *at],
             ["run", _write(folder, "measured", measured), *at],
+            ["run", _write(folder, "agents", agents), *at],
             ["judge", "talks", _write(folder, "again", again), *at],
         ],
         environment={"TALLYSTICK_DEVICE_LOCKS": str(folder / "disk" / "locks")},

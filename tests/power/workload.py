@@ -35,6 +35,7 @@ from tallystick.cli.entry import invoke
 from tallystick.ledger import artifacts, desk, driver, publishing, scribe
 from tallystick.ledger.transaction import Transaction
 from tallystick.runner.call_steps import CallSteps
+from tallystick.runner.inner_calls import AttemptInnerCalls
 from tallystick.runner.judge_calls import JudgeCalls
 
 # Small, so that a short recording has many.
@@ -53,7 +54,7 @@ def bear_witness() -> None:
     heads: dict[int, tuple[int, str]] = {}
     marked: list[dict[str, object]] = []
     tell, mark, events, forget = scribe._tell, desk.Desk.mark, Transaction.events, Transaction.forget_heads
-    send, judge = CallSteps._send, JudgeCalls._one_call
+    send, judge, begin = CallSteps._send, JudgeCalls._one_call, AttemptInnerCalls._began
 
     def telling(batch: list[Any]) -> None:
         if marked and any(item.error is None for item in batch):
@@ -83,10 +84,14 @@ def bear_witness() -> None:
         say(sends=key.call_id, dispatch=key.dispatch_no, ledger=self._ledger.path.name)
         return await judge(self, asked, prepared, key)
 
+    def beginning(self: AttemptInnerCalls, asked: Any, begun: Any) -> Any:
+        say(sends=begun.key.call_id, dispatch=begun.key.dispatch_no, ledger=self._ledger.path.name)
+        return begin(self, asked, begun)
+
     scribe._tell = telling
     changed: list[tuple[type, str, Callable[..., Any]]] = [
         (desk.Desk, "mark", marking), (Transaction, "events", adding), (Transaction, "forget_heads", forgetting),
-        (CallSteps, "_send", sending), (JudgeCalls, "_one_call", judging),
+        (CallSteps, "_send", sending), (JudgeCalls, "_one_call", judging), (AttemptInnerCalls, "_began", beginning),
     ]  # fmt: skip
     for owner, name, function in changed:
         setattr(owner, name, function)
