@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 LEASE_PARTS: Final = 3
 """A lease is renewed after each such part of it, so that a renewal that comes late by one part loses nothing."""
 
+_STEP_SECONDS: Final = 1.0
+"""A wall clock that goes wrong by less between two renewals was slewed; one by more was stepped."""
+
 
 @attrs.define(eq=False)
 class _Watched:
@@ -55,6 +58,7 @@ class LeaseThread:
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopped = False
+        self._offset_seconds = self._wall_clock_offset()
 
     def watch(self, tenure: DeviceTenure, *, lease_seconds: float) -> None:
         """Renew it from now on."""
@@ -94,6 +98,7 @@ class LeaseThread:
         return None
 
     def _renew(self, watched: _Watched) -> None:
+        self._look_at_the_clock()
         tenure = watched.tenure
         try:
             expires = self._ledger.write(lambda tx: leases.renew(tx, tenure.set_id))
@@ -104,6 +109,17 @@ class LeaseThread:
             self._tell(watched, _not_renewed(tenure, problem))
         else:
             tenure.renewed(expires)
+
+    def _look_at_the_clock(self) -> None:
+        """No lease goes by the wall clock; whoever reads instants in the ledger has to know that it was stepped."""
+        before, self._offset_seconds = self._offset_seconds, self._wall_clock_offset()
+        step = self._offset_seconds - before
+        if abs(step) >= _STEP_SECONDS:
+            logger.warning("the wall clock was stepped", extra={"event": "clock.stepped", "seconds": round(step, 3)})
+
+    def _wall_clock_offset(self) -> float:
+        clock = self._ledger.clock
+        return (clock.now_us() - clock.boot_ns() // 1000) / 1e6
 
     def _tell(self, watched: _Watched, loss: LeaseLost) -> None:
         tenure = watched.tenure

@@ -49,7 +49,7 @@ class Host:
     def run(self, name: str, *cases: dict[str, Any]) -> Coordinator:
         order = self.bench.site.folder / f"{name}.json"
         order.write_text(json.dumps(self.bench.order(name, cases, lease_seconds=LEASE_SECONDS)), encoding="utf-8")
-        return self.start("run", order)
+        return self.start("run", order, "--debug")
 
     def expires_in(self) -> float:
         """The seconds that `device show` gives the holder's lease."""
@@ -81,6 +81,7 @@ def test_c13_a_stepped_clock_steals_no_live_lease(site: Site, bench: Bench, step
 
     until_renewed_past_its_first_end(site)
     assert held(site, "fence") == 1, "nobody else has it"
+    assert "the wall clock was stepped" in first.err, "the jump is logged"
     assert 0 <= host.expires_in() <= LEASE_SECONDS
     bench.device.go("gate")
     assert (first.ended(), second.ended()) == (0, 0), first.err + second.err

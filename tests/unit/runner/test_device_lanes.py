@@ -15,6 +15,7 @@ from tallystick.ledger.errors import IdentityChanged, TargetNotFound
 from tallystick.ledger.lease_records import DeviceAsk, Granted
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.states import SlotState
+from tallystick.ledger.turnstile import STALL_SECONDS
 from tallystick.runner import executor
 from tallystick.runner.descriptions import describe
 from tallystick.runner.device_protocols import TakenOver, Tenure
@@ -85,6 +86,18 @@ def test_a_run_without_devices_asks_for_no_lease_and_no_claim(ledger: Ledger, tm
     execute(ledger, Scripted(always(ANSWERED)))
     assert rows(ledger, "SELECT 1 FROM leases WHERE resource NOT LIKE 'run:%'") == []
     assert not (tmp_path / "locks").exists()
+
+
+def test_a_writer_that_stands_still_costs_a_holder_no_more_than_a_part_of_its_lease(ledger: Ledger) -> None:
+    limits: list[float] = []
+
+    async def reply(target: Scripted, dispatching: Dispatching) -> Outcome:
+        limits.append(ledger._shared.turnstile._stall_seconds())
+        return ANSWERED
+
+    execute(ledger, OnBench(reply=reply), device={"lease_seconds": 3.0})
+    assert limits == [1.0]
+    assert ledger._shared.turnstile._stall_seconds() == STALL_SECONDS
 
 
 def test_a_device_never_has_two_conversations_at_once_whatever_the_concurrency(ledger: Ledger) -> None:
