@@ -18,6 +18,7 @@ from .invariants import check_invariants, rows
 from .orders import case, http_order
 from .test_agents import SCENARIOS as OF_AGENTS
 from .test_conversation_crash_points import SCENARIOS as OF_CONVERSATIONS
+from .test_device_crash_points import SCENARIOS as OF_DEVICES
 from .test_judging_crashes import SCENARIOS as OF_JUDGING
 from .test_snapshots import SCENARIOS as OF_SNAPSHOTS
 
@@ -99,7 +100,7 @@ SCENARIOS: Final[dict[str, list[Scenario]]] = {
 
 
 def test_crash_every_registered_point_is_reached_by_a_scenario() -> None:
-    assert {*SCENARIOS, *OF_AGENTS, *OF_CONVERSATIONS, *OF_JUDGING, *OF_SNAPSHOTS} == set(CRASHPOINTS)
+    assert {*SCENARIOS, *OF_AGENTS, *OF_CONVERSATIONS, *OF_DEVICES, *OF_JUDGING, *OF_SNAPSHOTS} == set(CRASHPOINTS)
 
 
 @pytest.mark.parametrize(
