@@ -289,6 +289,7 @@ NO_REASONS = {
     "late.unheard",
     "session.end_failed",
     "device.let_go_failed",
+    "clock.stepped",
     "target.close_failed",
     "target.py",
     "case.id",
