@@ -37,7 +37,7 @@ def test_every_encoding_gives_the_bytes_back_however_they_are_cut(data: bytes, s
     assert read(sliced(data, size)) == data
     assert read(sliced(gzip.compress(data), size), "gzip") == data
     assert read(sliced(zlib.compress(data), size), "deflate") == data
-    assert read(sliced(gzip.compress(data, mtime=0) + gzip.compress(b"more", mtime=0), size), "X-GZIP ") == data + b"more"
+    assert read(sliced(gzip.compress(data) + gzip.compress(b"more"), size), "X-GZIP ") == data + b"more"
 
 
 def test_deflate_without_its_header_is_understood() -> None:
