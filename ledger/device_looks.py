@@ -18,7 +18,7 @@ from .settlements import Settlement, settle_unknown
 from .states import DispatchState, SlotState
 from .transaction import Transaction
 
-__all__ = ["DeviceLook", "SlotMoved", "devices_in_use", "quarantined_for", "record_look"]
+__all__ = ["DeviceLook", "SlotMoved", "devices_asked_for", "devices_in_use", "quarantined_for", "record_look"]
 
 
 @attrs.frozen
@@ -85,6 +85,16 @@ def devices_in_use(reader: Reader, run_key: int) -> list[tuple[str, str]]:
             (run_key,),
         )
     ]
+
+
+def devices_asked_for(reader: Reader, run_key: int) -> list[str]:
+    """The devices that the run has ever stood in line for, by name."""
+    rows = reader.rows(
+        "SELECT d.resource FROM devices d WHERE EXISTS"
+        " (SELECT 1 FROM leases l WHERE l.resource = d.resource AND l.run_key = ?) ORDER BY d.resource",
+        (run_key,),
+    )
+    return [row[0] for row in rows]
 
 
 def quarantined_for(reader: Reader, run_key: int) -> list[str]:

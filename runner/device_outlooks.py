@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from ..ledger.device_looks import devices_in_use, quarantined_for
+from ..ledger.device_looks import devices_asked_for, devices_in_use
 from ..ledger.device_reads import DevicePage, DeviceState, device_page
 from ..ledger.errors import DeviceNotFound
 from ..ledger.ledger import Ledger
@@ -60,13 +60,18 @@ def _outlook(need: DeviceNeed, variants: list[str], ledger: Ledger | None) -> De
 
 
 def devices_of_run(ledger: Ledger, run_key: int) -> list[DeviceUse]:
-    """The devices that the run holds, waits for, or is kept from, by name; looks only."""
+    """The devices that the run holds, waits for, or is kept from by a quarantine, by name; looks only.
+
+    Also by a quarantine of another ledger of this host, of which this one's rows know nothing.
+    """
     with ledger.reading() as reader:
         states = dict(devices_in_use(reader, run_key))
-        kept_off = quarantined_for(reader, run_key)
+        asked_for = devices_asked_for(reader, run_key)
     found = []
-    for resource in sorted({*states, *kept_off}):
+    for resource in sorted({*states, *asked_for}):
         page = device_page(ledger, resource)
+        if resource not in states and page.state is not DeviceState.QUARANTINED:
+            continue
         state = "quarantined" if page.state is DeviceState.QUARANTINED else states.get(resource, "waiting")
         if state == "held" and page.state is DeviceState.ELSEWHERE:
             state = "waiting"  # its lease is granted, and another ledger of this host has the device

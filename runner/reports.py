@@ -64,7 +64,15 @@ def status_of(ledger: Ledger, run_id: str, *, ledger_option: str = "") -> RunSta
     with ledger.reading() as reader:
         run = run_reads.find_run(reader, run_id)
         parts = _standing(reader, run, ledger, ledger_option, is_counted=run.planned <= STATUS_COUNTED_MAX)
-    return RunStatus(**parts, executing=executing_now(ledger, run_id), devices=devices_of_run(ledger, run.run_key))
+    devices = devices_of_run(ledger, run.run_key)
+    kept_off = [one.device for one in devices if one.state == "quarantined"]
+    if parts["next"] == NextMove.RESUME and parts["population"].pending and kept_off:
+        # By another ledger of this host: resuming would meet the same device again.
+        parts |= {
+            "next": NextMove.DECIDE.value, "exit_status": int(exit_status_of(NextMove.DECIDE)),
+            "command": f"tallystick device show {shlex.quote(kept_off[0])}{ledger_option}",
+        }  # fmt: skip
+    return RunStatus(**parts, executing=executing_now(ledger, run_id), devices=devices)
 
 
 def run_end(ledger: Ledger, outcome: RunOutcome, *, ledger_option: str = "") -> RunEnd:

@@ -83,6 +83,9 @@ def test_a_device_that_another_ledger_has_put_in_quarantine_needs_a_decision_and
     assert f"tallystick device show {RESOURCE}" in first.out
     again = bench.resume("first")
     assert again.ended() == 3, "it meets the same device again"
+    told = bench.told("status", "first", "--json", statuses=[0])
+    assert (told["next"], told["devices"][0]["state"]) == ("decide", "quarantined")
+    assert told["command"].startswith(f"tallystick device show {RESOURCE}")
     told = bench.told("resume", "first", "--json", statuses=[3])
     assert told["next"] == "decide"
     assert [one["device"] for one in told["session"]["passed_over"]] == [RESOURCE]
