@@ -15,7 +15,7 @@ import json.encoder
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 __all__ = [
     "CANONICAL_VERSION",
@@ -28,6 +28,7 @@ __all__ = [
     "escaped_text",
     "parse_json",
     "printable",
+    "stored_json",
     "unescaped_text",
 ]
 
@@ -99,6 +100,20 @@ def parse_json(data: bytes | str) -> JsonValue:
     return value
 
 
+def stored_json(text: str) -> Any:
+    """The value of a text that the ledger has stored in canonical form: quicker than `json.loads`.
+
+    Raises ValueError where it is no such text.
+    """
+    try:
+        value, end = _scan(text, 0)
+    except RecursionError as cause:
+        raise ValueError("nested too deeply") from cause
+    if end != len(text):
+        raise ValueError("something stands behind the value")
+    return value
+
+
 def escaped_text(text: str) -> str:
     """Any text as one that a database can hold: backslashes doubled, NUL and lone surrogates as JSON escapes them."""
     return _UNSTORABLE.sub(lambda found: "\\\\" if found[0] == "\\" else f"\\u{ord(found[0]):04x}", text)
@@ -109,6 +124,7 @@ def unescaped_text(stored: str) -> str:
     return _ESCAPED.sub(lambda found: "\\" if found[1] is None else chr(int(found[1], base=16)), stored)
 
 
+_scan: Final = json.JSONDecoder().raw_decode
 _UNSTORABLE: Final = re.compile("[\x00\\\\\ud800-\udfff]")
 _ESCAPED: Final = re.compile(r"\\\\|\\u([0-9a-f]{4})")
 

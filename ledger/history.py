@@ -7,7 +7,6 @@ what had one is as its row says, because an end is never changed. ``ledger check
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 import attrs
 
+from .canonical import stored_json
 from .errors import UsageError
 from .ledger import Reader
 from .states import NextStep, RunState, SlotState
@@ -192,7 +192,7 @@ def history_at(
         for number, kind, at_us, body in rows:
             effect = EFFECTS.get(kind)
             if effect is not None:
-                effect(history, Mark(number, at_us, kind, json.loads(body)))
+                effect(history, Mark(number, at_us, kind, stored_json(body)))
             history.at_us = at_us
     for numbers in (history.codes, history.attempts, history.selected_at):
         del numbers[history.planned + 1 :]  # what was planned later, in a run whose plan grows

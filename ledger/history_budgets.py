@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 import attrs
 
+from .canonical import stored_json
 from .evaluations import EVALUATION_SCOPE
 from .history import RunHistory
 from .history_effects import INTENTS
@@ -61,20 +61,20 @@ def budgets_by_replay(reader: Reader, history: RunHistory) -> list[BudgetState]:
     )
     for kind, text in rows:
         if kind in INTENTS:
-            for number, amount in json.loads(text).get("held", {}).items():
+            for number, amount in stored_json(text).get("held", {}).items():
                 states[int(number)] = _held(states[int(number)], amount)
         elif kind in _ENDS:
-            body = json.loads(text)
+            body = stored_json(text)
             if body.get("state") == DispatchState.UNKNOWN:
                 continue  # a judge's call, and what it holds stays held
             for one in reserved.pop((body["call"], body["dispatch"]), ()):
                 if not one.is_open:
                     states[one.budget_no] = _settled(states[one.budget_no], one)
         elif kind == "budget.amended":
-            body = json.loads(text)
+            body = stored_json(text)
             states[body["budget"]] = _amended(states[body["budget"]], limit_amount=body["new"])
         elif kind == "budget.bound_amended":
-            body = json.loads(text)
+            body = stored_json(text)
             kind_now, bound = body["new"]
             states[body["budget"]] = _amended(states[body["budget"]], kind=kind_now, bound_amount=bound)
     return [state for state in states.values() if _was_there(state, history)]
@@ -94,7 +94,7 @@ def _first_amendments(reader: Reader, run_key: int) -> dict[int, dict[str, Any]]
         " ORDER BY event_no",
         (run_key,),
     ):
-        body = json.loads(text)
+        body = stored_json(text)
         found.setdefault(body["budget"], {}).setdefault(kind, body["old"])
     return found
 

@@ -19,7 +19,7 @@ from .bulk import SOURCE, BulkWriter
 from .crashpoints import crashpoint
 from .custody_changes import lose_custody
 from .driver import DatabaseError
-from .errors import RunBusy, SnapshotDiverged, SnapshotInvalid
+from .errors import LedgerError, RunBusy, SnapshotDiverged, SnapshotInvalid
 from .import_care import discard_half_imported, discard_run, import_folder
 from .ledger import Ledger, Reader
 from .ledger_place import ledger_id
@@ -132,8 +132,9 @@ def _take_in(ledger: Ledger, snapshot: VerifiedSnapshot, found: list[Comparison]
         _flip(ledger, snapshot, found, hidden)
     except BaseException as problem:
         if ledger.failure is None:
-            for run in hidden:
-                discard_run(ledger, run.import_id, run.run_key)
+            with contextlib.suppress(LedgerError):  # what is left there is removed by the next import
+                for run in hidden:
+                    discard_run(ledger, run.import_id, run.run_key)
         if isinstance(problem, DatabaseError):
             raise _collides(snapshot, problem) from problem
         raise

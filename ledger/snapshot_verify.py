@@ -25,6 +25,7 @@ from .check_rules import Severity
 from .checks import check_histories, check_rows
 from .crashpoints import crashpoint
 from .errors import LedgerFailed, SnapshotInvalid, SnapshotNewer, UsageError
+from .findings import Finding
 from .ledger import Reader
 from .schema import SCHEMA_NUMBER
 from .snapshot_artifacts import ArtifactStage
@@ -211,8 +212,9 @@ def _load(archive: ZipReader, manifest: Manifest, rows: Scratch) -> None:
         _compare_counts(entry.rows, found[entry.run], f"run {entry.run}")
         rows.add_run(keys[entry.run], epoch=entry.epoch)
     _compare_counts(manifest.shared, found[""], "what the runs share")
-    rows.look_at_kinds()
-    rows.upgrade()
+    if rows.is_older:
+        rows.look_at_kinds(rows.reader)
+        rows.upgrade()
 
 
 def _is_inner(table: str) -> bool:
@@ -243,12 +245,18 @@ def _look(manifest: Manifest, scratch: Scratch) -> None:
     _compare_runs(manifest, scratch.reader)
     with scratch.another_reader() as other, ThreadPoolExecutor(1) as helper:
         # SQLite lets go of the interpreter, which goes through the histories meanwhile.
-        rules = helper.submit(lambda: list(check_rows(other)))
+        rules = helper.submit(lambda: _rules(scratch, other))
         histories = list(check_histories(scratch.reader))
         findings = [*rules.result(), *histories]
     for finding in findings:
         if finding.severity is Severity.ERROR:
             raise NotOurZip(f"{finding.code}: {finding.what}")
+
+
+def _rules(scratch: Scratch, reader: Reader) -> list[Finding]:
+    if not scratch.is_older:  # else it was done before the migrations
+        scratch.look_at_kinds(reader)
+    return list(check_rows(reader))
 
 
 def _compare_runs(manifest: Manifest, rows: Reader) -> None:

@@ -100,7 +100,10 @@ class Forgery:
 
 
 def canonical_line(row: list[Any]) -> bytes:
-    return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    try:
+        return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(row, separators=(",", ":")).encode() + b"\n"  # half a character, as an escape
 
 
 def taken_apart(path: Path) -> Forgery:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tallystick.ledger.canonical import (
     NESTING_MAX,
+    JsonValue,
     canonical_bytes,
     canonical_text,
     digest_of_bytes,
@@ -20,6 +21,7 @@ from tallystick.ledger.canonical import (
     escaped_text,
     parse_json,
     printable,
+    stored_json,
     unescaped_text,
 )
 
@@ -201,3 +203,14 @@ def test_any_text_is_kept_as_one_that_a_database_can_hold(text: str) -> None:
 @pytest.mark.parametrize("text", ["q-1", "Größe 3", "日本"])
 def test_an_ordinary_id_is_kept_as_it_is(text: str) -> None:
     assert escaped_text(text) == text
+
+
+@given(VALUES)
+def test_what_was_stored_is_read_back(value: JsonValue) -> None:
+    assert stored_json(canonical_text(value)) == value
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}x", "{} ", " {}", "[1,]", "nul", "[" * 100_000])
+def test_what_was_never_stored_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        stored_json(text)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.ledger import zip_layout, zip_reader
+from tallystick.ledger import snapshot_scratch, zip_layout, zip_reader
 from tallystick.ledger.errors import LedgerFailed, SnapshotInvalid, SnapshotNewer, UsageError
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.schema import metadata
@@ -352,6 +352,10 @@ ROWS: dict[str, Callable[[Forgery], object]] = {
     "a row that is too short": lambda found: found.table("slots")[0].pop(),
     "a row that is too long": lambda found: found.table("slots")[0].append(1),
     "a last row without its end": lambda found: of_members(found, b"[1]"),
+    "JSON with comments": lambda found: of_members(found, b"[1,/**/2]\n"),
+    "JSON with quotes of another kind": lambda found: of_members(found, b"['1']\n"),
+    "half a character": lambda found: found.set("cases", "input", '"\ud800"'),
+    "no UTF-8": lambda found: of_members(found, b'["\xff"]\n'),
     "rows of great depth": lambda found: of_members(found, b"[" * 100_000 + b"\n"),
     "a number that is a list": lambda found: found.set("slots", "repetition", [1]),
     "a number that is text": lambda found: found.set("slots", "repetition", "many"),
@@ -404,10 +408,12 @@ ROWS: dict[str, Callable[[Forgery], object]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("by_sqlite", [True, False], ids=["by SQLite", "by Python"])
 @pytest.mark.parametrize("harm", ROWS)
 def test_rows_that_cannot_be_true_are_refused_though_every_digest_is_right(
-    harm: str, sound: Path, target: Ledger, tmp_path: Path
+    harm: str, by_sqlite: bool, sound: Path, target: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(snapshot_scratch, "READS_JSON", by_sqlite and snapshot_scratch.READS_JSON)
     forgery = taken_apart(sound)
     ROWS[harm](forgery)
     refused(target, forgery.write(tmp_path / "h.zip"))

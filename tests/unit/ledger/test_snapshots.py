@@ -9,17 +9,19 @@ from typing import Any
 
 import pytest
 
-from tallystick.ledger import artifacts, snapshot_export
+from tallystick.ledger import artifacts, snapshot_export, snapshot_scratch
+from tallystick.ledger.canonical import canonical_text
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.errors import LedgerDamaged, RunBusy, RunNotFound, UsageError
 from tallystick.ledger.ledger import Ledger
+from tallystick.ledger.planning import CasePlan, create_run
 from tallystick.ledger.publishing import beside
 from tallystick.ledger.schema import metadata
 from tallystick.ledger.snapshot_export import export_runs
 from tallystick.ledger.snapshot_import import import_snapshot
 from tallystick.ledger.snapshot_tables import COLUMNS_LEFT_OUT, RUN_TABLES, SHARED_TABLES, TABLES_LEFT_OUT, columns_of
 from tests.unit.ledger.children import Child
-from tests.unit.ledger.factories import every, new_ledger, one
+from tests.unit.ledger.factories import every, new_ledger, one, run_plan
 from tests.unit.ledger.snapshots import LARGE, exported, full_run, go_on, rows_of
 
 
@@ -53,6 +55,31 @@ def test_a_run_comes_out_of_a_snapshot_as_it_went_in(ledger: Ledger, elsewhere: 
     assert [(one.run_id, one.became, one.custody) for one in told.runs] == [(run.run_id, "new", "copy")]
     assert told.digest == made.digest
     assert findings(elsewhere) == []
+
+
+@pytest.mark.parametrize("by_sqlite", [True, False], ids=["by SQLite", "by Python"])
+def test_text_of_every_kind_comes_out_as_it_went_in(
+    by_sqlite: bool, ledger: Ledger, elsewhere: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_scratch, "READS_JSON", by_sqlite and snapshot_scratch.READS_JSON)
+    texts = [
+        "",
+        " ",
+        "\u00e9\u20ac\U0001f600",
+        '"\\\\"',
+        "\n\r\t\x01\x7f",
+        "\\u0000 \\ud800",
+        "{'}",
+        "null",
+        "1e5",
+        "\u2028",
+    ]
+    rows = [CasePlan(f"c{number}", text, canonical_text(text), text, "{}") for number, text in enumerate(texts)]
+    run = create_run(ledger, run_plan(name="\U0001f600"), rows)
+    exported(ledger, run.run_id, tmp_path / "s.zip")
+    import_snapshot(elsewhere, tmp_path / "s.zip")
+    assert [row[4] for row in rows_of(elsewhere, run.run_id)["cases"]] == texts
+    assert rows_of(elsewhere, run.run_id) == rows_of(ledger, run.run_id)
 
 
 def test_the_same_run_gives_the_same_bytes_also_from_the_ledger_that_took_it_in(

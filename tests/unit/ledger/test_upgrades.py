@@ -134,7 +134,7 @@ def test_the_rows_of_a_snapshot_of_an_older_schema_are_brought_to_the_newest_by_
         scratch.load("cases", ["case_no", "case_id", "digest", "input"], [b'[1,"c","d","1"]\n'], run_key=1, place="c")
         slots = ["slot_no", "state", "case_no", "variant_no", "repetition"]
         scratch.load("slots", slots, [b'[1,"pending",1,1,1]\n'], run_key=1, place="slots")
-        scratch.look_at_kinds()
+        scratch.look_at_kinds(scratch.reader)
         scratch.upgrade()
         assert scratch.reader.rows("SELECT text FROM notes") == [("NAME",)]
         assert scratch.reader.rows("SELECT slot_no, weight FROM slots") == [(1, 7)]
