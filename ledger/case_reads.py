@@ -7,6 +7,7 @@ from typing import Any, Final
 import attrs
 
 from .artifacts import bytes_of
+from .canonical import unescaped_text
 from .ledger import Reader
 
 __all__ = ["DispatchPage", "JudgmentPage", "dispatches_of", "judgments_of"]
@@ -86,8 +87,13 @@ def dispatches_of(reader: Reader, run_key: int, slot_no: int, attempt_no: int) -
 
 def judgments_of(reader: Reader, run_key: int, slot_no: int) -> tuple[JudgmentPage, ...]:
     """What judges said of a slot's observations in all evaluations, by evaluation and judge."""
-    found = (JudgmentPage(*row) for row in reader.rows(_SAID, (run_key, slot_no)))
-    return tuple(attrs.evolve(one, dispatches=_sent(reader, run_key, slot_no, one)) for one in found)
+    return tuple(_judgment(reader, run_key, slot_no, row) for row in reader.rows(_SAID, (run_key, slot_no)))
+
+
+def _judgment(reader: Reader, run_key: int, slot_no: int, row: tuple[Any, ...]) -> JudgmentPage:
+    page = JudgmentPage(*row)
+    reply = None if page.reply is None else unescaped_text(page.reply)
+    return attrs.evolve(page, reply=reply, dispatches=_sent(reader, run_key, slot_no, page))
 
 
 def _sent(reader: Reader, run_key: int, slot_no: int, one: JudgmentPage) -> tuple[DispatchPage, ...]:

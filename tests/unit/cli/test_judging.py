@@ -134,7 +134,7 @@ def test_the_page_of_a_case_tells_evaluations_and_samples_apart_with_what_was_se
 ) -> None:
     project.order(budgets="dispatches = 100")
     assert project.give("run", "order.toml").status == 0
-    for name, reply in (("well", "well"), ("passes", '{"passed": true}')):
+    for name, reply in (("well", "c:\\well"), ("passes", '{"passed": true}')):
         text = PROGRAM.replace("PYTHON", json.dumps(sys.executable)).replace("REPLY", json.dumps(repr(reply))[1:-1])
         (project.folder / f"{name}.toml").write_text(text)
         project.give("judge", "asked", f"{name}.toml")
@@ -142,13 +142,13 @@ def test_the_page_of_a_case_tells_evaluations_and_samples_apart_with_what_was_se
     out = project.give("show", "asked", "c1").out
     first, second = (f"evaluation 2 · judge talker · sample {sample} of 2: malformed_verdict" for sample in (1, 2))
     assert out.index("judge exact: passed") < out.index(first) < out.index(second)
-    assert out.count('reply: "well"') == 2
+    assert out.count(r'reply: "c:\\well"') == 2, "as JSON writes it"
     assert "evaluation 3 · judge talker · sample 2 of 2: passed\n    call " in out
     assert "evaluation 4 · judge talker · sample 2 of 2: passed · used again\n" in out
 
     judgments = project.give("show", "asked", "c1", "--json").document["planned"][0]["judgments"]
     told = [(one["evaluation"], one["sample"], len(one["dispatches"]), one["reply"]) for one in judgments]
-    assert told[:4] == [(1, 1, 0, None), (2, 1, 1, "well"), (2, 2, 1, "well"), (3, 1, 1, '{"passed": true}')]
+    assert told[:4] == [(1, 1, 0, None), (2, 1, 1, "c:\\well"), (2, 2, 1, "c:\\well"), (3, 1, 1, '{"passed": true}')]
     assert told[5][:3] == (4, 1, 0)
     assert judgments[5]["reused_from"].split("/")[1:] == ["1", "1", "1", "1"]
 
