@@ -270,7 +270,7 @@ def test_a_killed_holder_is_replaced_at_the_first_look_and_a_stopped_one_is_not(
         assert lease_states(ledger, held) == [("line:1", "lost")]
 
 
-@pytest.mark.parametrize("pid", [1, os.getpid()])
+@pytest.mark.parametrize("pid", [1, os.getpid()], ids=["first", "own"])
 def test_a_death_is_proven_whoever_has_the_pid_now(pid: int, real: Ledger) -> None:
     """Pid 1 is everybody's in containers, and a pid that is free again soon belongs to another process."""
     with Child("hold_devices", real.path, "line:1") as dead, Child("hold_devices", real.path, "line:2") as alive:
