@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Final
 
 import attrs
 
@@ -19,6 +20,14 @@ from .states import DispatchState, SlotState
 from .transaction import Transaction
 
 __all__ = ["DeviceLook", "SlotMoved", "devices_asked_for", "devices_in_use", "quarantined_for", "record_look"]
+
+
+_IN_USE: Final = {
+    "waiting": "SELECT resource FROM leases INDEXED BY leases_waiting WHERE state = 'waiting' AND run_key = ?"
+    " AND set_id IS NOT NULL",
+    "held": "SELECT resource FROM leases INDEXED BY leases_one_holder WHERE state = 'held' AND run_key = ?"
+    " AND set_id IS NOT NULL",
+}
 
 
 @attrs.frozen
@@ -77,13 +86,7 @@ def record_look(tx: Transaction, look: DeviceLook) -> list[SlotMoved]:
 def devices_in_use(reader: Reader, run_key: int) -> list[tuple[str, str]]:
     """The devices that the run holds or stands in line for, each with ``held`` or ``waiting``."""
     return [
-        (resource, state)
-        for state, index in (("waiting", "leases_waiting"), ("held", "leases_one_holder"))
-        for (resource,) in reader.rows(
-            f"SELECT resource FROM leases INDEXED BY {index} WHERE state = '{state}' AND run_key = ?"
-            " AND set_id IS NOT NULL",
-            (run_key,),
-        )
+        (resource, state) for state, statement in _IN_USE.items() for (resource,) in reader.rows(statement, (run_key,))
     ]
 
 
