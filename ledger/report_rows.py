@@ -34,16 +34,18 @@ _SLOTS: Final = (
     " AND s.slot_no > ? AND s.slot_no <= ? ORDER BY s.slot_no"
 )
 _TRIED: Final = (
-    "SELECT a.slot_no, a.attempt_no, a.state, a.began_us, a.ended_us, a.reason, a.message, o.call_id, o.dispatch_no,"
+    "a.slot_no, a.attempt_no, a.state, a.began_us, a.ended_us, a.reason, a.message, o.call_id, o.dispatch_no,"
 )
 _OBSERVED: Final = (
     " FROM attempts a LEFT JOIN observations o ON o.run_key = a.run_key"
     " AND o.slot_no = a.slot_no AND o.attempt_no = a.attempt_no WHERE a.run_key = ?"
     " AND a.slot_no > ? AND a.slot_no <= ? ORDER BY a.slot_no, a.attempt_no"
 )
-_ATTEMPTS: Final = f"{_TRIED} {ANSWER}, o.evidence, o.flags, o.source{_OBSERVED}"
+_ATTEMPTS: Final = f"SELECT {_TRIED} {ANSWER}, o.evidence, o.flags, o.source{_OBSERVED}"
 # Figures need to know that there is an answer, and not which: reading them all takes most of the time of a large run.
-_ATTEMPTS_ALONE: Final = f"{_TRIED} iif(o.answer_digest IS NULL, NULL, 'null'), '{{}}', '[]', o.source{_OBSERVED}"
+_ATTEMPTS_ALONE: Final = (
+    f"SELECT {_TRIED} iif(o.answer_digest IS NULL, NULL, 'null'), '{{}}', '[]', o.source{_OBSERVED}"
+)
 _DISPATCHES: Final = (
     "SELECT c.slot_no, c.attempt_no, c.call_id, d.dispatch_no, d.state, d.intended_us, d.ended_us, d.duration_us,"
     " d.bytes_sent, d.status, d.reason, d.message, d.settled_by, d.tokens_in, d.tokens_out, d.cost_nanousd, d.replay"
