@@ -34,18 +34,18 @@ class Totals:
 
 # A first dispatch is a call; every column is a sum, so that one owner's can be taken from all.
 _SUMS: Final = (
-    "SELECT d.state, count(*), count(*) FILTER (WHERE d.dispatch_no = 1), count(d.tokens_in),"
+    "d.state, count(*), count(*) FILTER (WHERE d.dispatch_no = 1), count(d.tokens_in),"
     " coalesce(sum(d.tokens_in), 0), count(d.tokens_out), coalesce(sum(d.tokens_out), 0), count(d.cost_nanousd),"
     " coalesce(sum(d.cost_nanousd), 0), coalesce(sum(d.replay), 0)"
 )
-_ALL: Final = f"{_SUMS} FROM dispatches d WHERE d.run_key = ? GROUP BY d.state"
+_ALL: Final = f"SELECT {_SUMS} FROM dispatches d WHERE d.run_key = ? GROUP BY d.state"
 # By the indexes of calls that were made under a lease or for a judgment, which are empty where there are none.
 _FOR_DEVICES: Final = (
-    f"{_SUMS} FROM calls c INDEXED BY calls_of_lease JOIN dispatches d ON d.call_id = c.call_id"
+    f"SELECT {_SUMS} FROM calls c INDEXED BY calls_of_lease JOIN dispatches d ON d.call_id = c.call_id"
     " WHERE c.lease_id IS NOT NULL AND c.owner = 'lease' AND c.run_key = ? GROUP BY d.state"
 )
 _FOR_JUDGES: Final = (
-    f"{_SUMS} FROM calls c INDEXED BY calls_of_judgment JOIN dispatches d ON d.call_id = c.call_id"
+    f"SELECT {_SUMS} FROM calls c INDEXED BY calls_of_judgment JOIN dispatches d ON d.call_id = c.call_id"
     " WHERE c.owner = 'judgment' AND c.run_key = ? GROUP BY d.state"
 )
 _ATTEMPTED: Final = (
