@@ -89,7 +89,7 @@ class ArtifactStage:
         path.parent.mkdir(exist_ok=True)
         hashed = hashlib.sha256()
         with path.open("xb") as file:
-            for chunk in self._archive.chunks(member):
+            for chunk in self._archive.chunks(member, checked=False):
                 hashed.update(chunk)
                 file.write(chunk)
             file.flush()

@@ -363,6 +363,7 @@ ROWS: dict[str, Callable[[Forgery], object]] = {
     "a number beyond 64 bits": lambda found: found.set("slots", "not_before_us", 2**70),
     "nothing where something must be": lambda found: found.set("slots", "state", None),
     "bytes that are none": lambda found: found.set("events", "hash", "zz"),
+    "a request that is no bytes": lambda found: found.set("calls", "payload", "zz"),
     "text for bytes": lambda found: found.set("events", "hash", 7),
     "a state that there is not": lambda found: found.set("slots", "state", "excellent", where=slot(8)),
     "a key twice": lambda found: found.table("slots").append(list(found.table("slots")[-1])),
