@@ -18,7 +18,7 @@ from typing import Final
 import attrs
 
 from .crashpoints import crashpoint
-from .errors import DeviceLocksUnusable, DeviceQuarantined, LeaseLost
+from .errors import DeviceQuarantined, LeaseLost
 from .host_folder import Entry, Found, HostFolder, host_folder, revoked_mark
 from .lease_records import DeviceAsk, Granted, Lease, this_boot
 from .ledger import Ledger
@@ -88,14 +88,8 @@ class HostClaims:
         # Frozen inside the gate, a process keeps everybody from every device: it may do so for no longer than a part
         # of the lease, so that what it holds can be taken over in time.
         patience = min(one.lease_ms for one in asks) / 1000 / _STALL_PARTS
-        try:
-            with self._folder.gate(stall_seconds=patience):
-                found = self._take(granted, known)
-        except OSError as problem:
-            raise DeviceLocksUnusable(
-                f"the devices could not be claimed in {self._folder.path} ({problem.strerror})",
-                "free its disk and let every user of the devices write to it", str(self._folder.path),
-            ) from problem  # fmt: skip
+        with self._folder.gate(stall_seconds=patience):
+            found = self._take(granted, known)
         if isinstance(found, Claimed):
             crashpoint("lease.claimed")
         return found
@@ -123,17 +117,22 @@ class HostClaims:
     def is_wanted(self, set_id: str) -> bool:
         """Whether another ledger of this host waits for a device of the set, so that its holder should give way."""
         its = self._sets.get(set_id, _Set())
-        return any(True for resource in its.claims for _ in self._line_of(resource))
+        with self._folder.usable():
+            return any(True for resource in its.claims for _ in self._line_of(resource))
 
     def highest_fence(self, resource: str) -> int:
         """The highest fence that was given for the device on this host, by whichever ledger; 0 where there was none."""
-        return self._folder.number(self._fence_path(resource))
+        with self._folder.usable():
+            return self._folder.number(self._fence_path(resource))
 
     def holders(self, resource: str) -> tuple[HostObstacle, ...]:
         """Who has the device on this host and who waits for it, of whichever ledger; looks only."""
-        claims = [HostObstacle(resource, one.entry, is_waiting=False) for one in self._counting(resource, _CLAIMS)]
-        line = [HostObstacle(resource, one.entry, is_waiting=True) for one in self._counting(resource, _LINE)]
-        return (*claims, *line)
+        with self._folder.usable():
+            claims, line = self._counting(resource, _CLAIMS), self._counting(resource, _LINE)
+        return (
+            *(HostObstacle(resource, one.entry, is_waiting=False) for one in claims),
+            *(HostObstacle(resource, one.entry, is_waiting=True) for one in line),
+        )
 
     def revoke(self, resource: str) -> int:
         """An operator's forced release: the claims of this ledger count no more; returns how many that were."""
@@ -158,7 +157,8 @@ class HostClaims:
 
     def quarantined(self, resource: str) -> str | None:
         """Why the device is in quarantine on this host, None when it is not; looks only."""
-        return self._folder.note(self._quarantine_path(resource)).strip() or None
+        with self._folder.usable():
+            return self._folder.note(self._quarantine_path(resource)).strip() or None
 
     # Inside the gate.
 

@@ -127,13 +127,25 @@ class HostFolder:
         A process that has stood still inside it for ``stall_seconds`` is killed, if it is verifiably that process.
         Raises DeviceLocksUnusable where the folder cannot be written or the gate is not to be had.
         """
-        with self._passing:
+        with self._passing, self.usable():
             gate = self._opened()
             self._pass(gate, min(stall_seconds, self.stall_seconds))
             try:
                 yield
             finally:
                 gate.release()
+
+    @contextlib.contextmanager
+    def usable(self) -> Iterator[None]:
+        """Have what the system refuses in the folder be told as DeviceLocksUnusable."""
+        try:
+            yield
+        except OSError as problem:
+            raise DeviceLocksUnusable(
+                f"the folder {self.path}, through which runs share devices, cannot be used ({problem.strerror})",
+                f"free its disk and let every user of the devices write to it, or name another with {FOLDER_VARIABLE}",
+                str(self.path),
+            ) from problem
 
     def device(self, resource: str) -> Path:
         """The folder of one device; may not be there."""
@@ -207,11 +219,12 @@ class HostFolder:
 
     def keep_note(self, path: Path, text: str) -> None:
         """Have a file say this, synced; nothing takes it away. Inside the gate."""
+        content = text.encode()
         _make_shared(path.parent)
         descriptor = open_shared(path)
         try:
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, text.encode(), 0)
+            os.pwrite(descriptor, content, 0)
             sync(descriptor)
         finally:
             os.close(descriptor)
@@ -219,7 +232,7 @@ class HostFolder:
     def number(self, path: Path) -> int:
         """The number that a file holds, 0 where it is not there."""
         text = self.note(path).strip()
-        return int(text) if text.isdigit() else 0
+        return int(text) if text.isascii() and text.isdigit() else 0
 
     def keep_number(self, path: Path, value: int) -> None:
         """Write the number, synced; inside the gate. In place: nobody may rename over another user's file here."""
@@ -259,14 +272,8 @@ class HostFolder:
 
     def _opened(self) -> SharedLockFile:
         if self._gate is None:
-            try:
-                _make_shared(self.path)
-                self._gate = SharedLockFile(self.path / "gate")
-            except OSError as problem:
-                raise DeviceLocksUnusable(
-                    f"the folder {self.path}, through which runs share devices, cannot be used ({problem.strerror})",
-                    f"name one that every user of the device can write to with {FOLDER_VARIABLE}", str(self.path),
-                ) from problem  # fmt: skip
+            _make_shared(self.path)
+            self._gate = SharedLockFile(self.path / "gate")
         return self._gate
 
     def _pass(self, gate: SharedLockFile, stall_seconds: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -332,6 +332,43 @@ def test_a_folder_that_cannot_be_used_is_told_in_one_line(tmp_path: Path, ledger
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(DeviceLocksUnusable, match="TALLYSTICK_DEVICE_LOCKS"):
         HostClaims(ledger, folder=tmp_path / "file").take(granted_to(ledger, A), [A])
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        lambda claims: claims.holders("atlas:A"),
+        lambda claims: claims.quarantined("atlas:A"),
+        lambda claims: claims.highest_fence("atlas:A"),
+        lambda claims: claims.quarantine("atlas:A", "smoke"),
+        lambda claims: claims.clear("atlas:A"),
+        lambda claims: claims.revoke("atlas:A"),
+    ],
+)
+@pytest.mark.parametrize("is_file", [True, False], ids=["the folder is a file", "the files are folders"])
+def test_looking_and_deciding_say_also_that_the_folder_cannot_be_used(
+    tmp_path: Path, ledger: Ledger, is_file: bool, does: Callable[[HostClaims], object]
+) -> None:
+    if is_file:
+        (tmp_path / "host").write_text("no folder")
+    else:
+        its = host_folder(tmp_path / "host").device("atlas:A")
+        for name in ("fence", "quarantine"):
+            (its / name).mkdir(parents=True)
+        for name in ("claims", "line"):
+            (its / name).write_text("no folder")
+    with pytest.raises(DeviceLocksUnusable, match="TALLYSTICK_DEVICE_LOCKS"):
+        does(HostClaims(ledger, folder=tmp_path / "host"))
+
+
+def test_what_is_no_number_in_place_of_a_fence_counts_as_none(
+    place: Path, ledgers: list[Ledger], claims: list[HostClaims]
+) -> None:
+    claims[0].quarantine("atlas:A", "smoke")
+    claims[0].clear("atlas:A")
+    (host_folder(place).device("atlas:A") / "fence").write_text("\u00b2")  # a digit to str.isdigit, and not to int
+    mine = granted_to(ledgers[0], A)
+    assert claims[0].take(mine, [A]) == Claimed(mine.set_id, {"atlas:A": 1})
 
 
 def test_a_link_in_place_of_a_file_is_not_followed(
