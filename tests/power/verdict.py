@@ -22,6 +22,7 @@ from tests.acceptance.invariants import check_invariants
 __all__ = ["Promises", "Verdicts"]
 
 _PATIENCE_SECONDS: Final = 120.0
+_HIDDEN: Final = "SELECT run_id FROM runs WHERE state = 'importing'"
 _SHOWN: Final = (
     " WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.run_key = t.run_key AND r.state IN ('planning', 'importing'))"
 )
@@ -87,27 +88,31 @@ class Verdicts:
         return [*found, *twice, *self._files(root, promises)]
 
     def goes_on(self, root: Path, promises: Promises) -> list[str]:
-        """Every promise that is broken after the next commands: each unfinished run is gone on with to its end."""
+        """Every promise that is broken after the next commands.
+
+        Each snapshot that was being taken in is taken in again, and each unfinished run is gone on with to its end.
+        """
         broken: list[str] = []
         for ledger in sorted(root.glob("*.db")):
-            broken += self._resumed(ledger)
-            if ledger.stat().st_size:
+            broken += self._done_again(ledger)
+            if not _asked(ledger, _HIDDEN) and ledger.stat().st_size:
                 broken += _invariants(ledger)
         return [*broken, *self.broken(root, promises)]
 
-    def _resumed(self, ledger: Path) -> Iterator[str]:
-        try:
-            with Ledger.open(ledger) as opened, opened.reading() as reader:
-                runs = reader.rows("SELECT run_id FROM runs WHERE state = 'open' AND custody = 'held'")
-        except LedgerMissing:
-            return
-        for (run_id,) in runs:
-            done = subprocess.run(
-                [sys.executable, "-m", "tallystick", "resume", run_id, "--ledger", str(ledger)],
-                capture_output=True, text=True, timeout=_PATIENCE_SECONDS, env=self._environment, check=False,
-            )  # fmt: skip
-            if done.returncode not in (0, 3):
-                yield f"resume ended with {done.returncode}: {done.stderr}"
+    def _done_again(self, ledger: Path) -> Iterator[str]:
+        if _asked(ledger, _HIDDEN):
+            for snapshot in sorted(ledger.parent.glob("*.zip")):
+                yield from self._command("import", snapshot, ledger)
+        for (run_id,) in _asked(ledger, "SELECT run_id FROM runs WHERE state = 'open' AND custody = 'held'"):
+            yield from self._command("resume", run_id, ledger)
+
+    def _command(self, name: str, what: object, ledger: Path) -> Iterator[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "tallystick", name, str(what), "--ledger", str(ledger)],
+            capture_output=True, text=True, timeout=_PATIENCE_SECONDS, env=self._environment, check=False,
+        )  # fmt: skip
+        if done.returncode not in (0, 3):
+            yield f"{name} ended with {done.returncode}: {done.stderr}"
 
     def _ledger(self, ledger: Path, promises: Promises, holders: dict[str, list[str]]) -> list[str]:
         told = promises.ledgers.get(ledger.name)
@@ -153,6 +158,14 @@ class Verdicts:
                 yield f"told and lost: the file {name}"
             elif digest is not None and digest not in allowed:
                 yield f"a part of a file under its final name: {name}"
+
+
+def _asked(ledger: Path, sql: str) -> list[Any]:
+    try:
+        with Ledger.open(ledger) as opened, opened.reading() as reader:
+            return reader.rows(sql)
+    except LedgerMissing:
+        return []
 
 
 def _promised(reader: Reader, told: _OfLedger) -> Iterator[str]:
