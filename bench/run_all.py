@@ -25,6 +25,7 @@ _SCRIPTS = (
     "planning.py",
     "device_takeover.py",
     "reporting.py",
+    "snapshots.py",
 )
 
 
