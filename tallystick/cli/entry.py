@@ -17,7 +17,7 @@ import click
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from ..ledger.errors import TallystickError
+    from ..ledger.errors import TallystickError, UsageError
 
 __all__ = ["BROKEN_PIPE", "UNEXPECTED", "invoke", "main"]
 
@@ -68,6 +68,10 @@ def invoke(arguments: Sequence[str], settings: Settings | None = None) -> int:
         return problem.exit_code
     except click.ClickException as problem:
         return _tell_usage(problem)
+    except UnicodeEncodeError as problem:
+        if not any(_is_surrogate(sign) for argument in arguments for sign in argument):
+            return _tell_error(problem, settings)
+        return _tell_error(_not_utf8(), settings)
     except Exception as problem:  # noqa: BLE001 - the last place where an error can become a line
         return _tell_error(problem, settings)
     return status
@@ -119,6 +123,17 @@ def _tell_error(problem: Exception, settings: Settings) -> int:
         return _tell(problem.code, f"{problem.what}. {remedy}" if remedy else problem.what, problem.exit_status)
     remedy = "" if settings.debug else "; run it again with --debug for the traceback"
     return _tell("unexpected", f"{type(problem).__name__}: {problem}{remedy}", UNEXPECTED)
+
+
+def _is_surrogate(sign: str) -> bool:
+    """What Python makes of a byte of the command line that is no UTF-8."""
+    return "\ud800" <= sign <= "\udfff"
+
+
+def _not_utf8() -> UsageError:
+    from ..ledger.errors import UsageError
+
+    return UsageError("an argument is not UTF-8 text, and so can be no name and no reason", "write it in UTF-8")
 
 
 def _tell_in_json(problem: TallystickError) -> None:

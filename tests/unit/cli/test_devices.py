@@ -258,3 +258,20 @@ def test_the_page_of_a_case_shows_the_fence_and_that_an_attempt_is_contaminated(
     text = project.give("show", run.run_id, "c1").out
     assert "contaminated: an earlier holder" in text
     assert "fence 1" in text
+
+
+@pytest.mark.parametrize("decision", ["quarantine", "clear", "release"])
+def test_a_reason_or_a_name_that_is_not_utf8_is_wrong_usage_and_changes_nothing(
+    project: Project, ledger: Ledger, decision: str
+) -> None:
+    granted_to(ledger, A)
+    force = ("--force",) if decision == "release" else ()
+    if decision == "clear":
+        project.give("device", "quarantine", "atlas:SN-42", "--reason", "smoke")
+    before = project.give("device", "show", "atlas:SN-42", "--json").document["state"]
+    for resource, reason in (("atlas:SN-42", "\udcff"), ("\udcff", "smoke")):
+        done = project.give("device", decision, resource, *force, "--reason", reason)
+        assert done.status == 2
+        assert "UTF-8" in done.err
+        assert done.err.count("\n") == 1
+    assert project.give("device", "show", "atlas:SN-42", "--json").document["state"] == before
