@@ -55,7 +55,7 @@ def leftovers(ledger: Ledger, reader: Reader, *, wanted: Collection[str]) -> Ite
     yield from _warning(
         "artifact.orphan", "files belong to no artifact: a process died before it recorded them, or is about to",
         (path.name for path in files_in(reader.artifacts) if path.name not in wanted),
-        "delete them while nothing runs",
+        "`tallystick ledger compact` removes them",
     )  # fmt: skip
     yield from _log(ledger)
 
