@@ -42,7 +42,7 @@ def comparing(*, folder: str) -> Figures:
 def _command(folder: str, *words: str) -> Figures:
     command = [sys.executable, "-m", "tallystick", *words, "--ledger", str(Path(folder) / "ledger.db")]
     began = time.perf_counter()
-    subprocess.run(command, env=environment(), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(command, env=environment(), check=True, stdout=subprocess.DEVNULL)
     return {"seconds": time.perf_counter() - began, "megabytes": peak_megabytes(children=True)}
 
 
