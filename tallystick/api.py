@@ -354,11 +354,18 @@ def _path(ledger: StrPath | None) -> Path:
     return default_path() if ledger is None else Path(ledger)
 
 
-def _blocking(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run to the end here, or in a thread of its own where this thread's loop is running."""
+def _is_loop_running() -> bool:
+    # Asked here, so that what the work raises is not raised while this answer is handled.
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        return False
+    return True
+
+
+def _blocking(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run to the end here, or in a thread of its own where this thread's loop is running."""
+    if not _is_loop_running():
         return asyncio.run(make())
     outcome: Future[T] = Future()
 
