@@ -7,6 +7,8 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check
 ARGS ?=
+# Tests at the same time: they wait for processes and disks more than they compute.
+WORKERS ?= 2
 
 TOOLS := $(VENV)/.tools-installed
 INSTALLED := $(VENV)/.tallystick-installed
@@ -33,7 +35,7 @@ demo: $(INSTALLED)
 	$(RUN) examples/language-id/demo.py
 
 test: $(INSTALLED)
-	$(RUN) -m pytest -m "not soak and not browser" $(ARGS)
+	$(RUN) -m pytest -m "not soak and not browser" -n $(WORKERS) $(ARGS)
 
 # Four steps, so that `make --keep-going check` shows the findings of all.
 check: check-lint check-format check-types check-layers
@@ -66,7 +68,7 @@ bench: $(BENCH_TOOLS)
 	$(RUN) bench/run_all.py $(ARGS)
 
 wheel-test: $(INSTALLED)
-	.ci/wheel-test $(RUN) $(ARGS)
+	.ci/wheel-test $(RUN) -n $(WORKERS) $(ARGS)
 
 acceptance-record: $(INSTALLED)
 	$(RUN) docs/acceptance_record.py
