@@ -75,6 +75,7 @@ CODE: Final = {
     "e03c": ("runner/query_steps.py", "adapters/http_query.py"),
     "e03d": ("ledger/coordinators.py", "ledger/budgets.py"),
     "e04": ("runner/late_answers.py", "ledger/attempts.py"),
+    "e05": ("ledger/leases.py", "ledger/lease_takeover.py", "ledger/host_claims.py", "runner/device_lanes.py"),
     "e06": ("ledger/identifiers.py", "ledger/attempts.py"),
     "e07": ("runner/turn_steps.py", "ledger/turns.py", "ledger/settlements.py"),
     "e08": ("ledger/budgets.py", "ledger/run_ends.py"),

@@ -123,7 +123,7 @@ async def say(case, history):
 """
 
 
-def test_an_event_loop_that_is_blocked_for_longer_than_the_lease_does_not_lose_its_device(
+def test_e05_an_event_loop_that_is_blocked_for_longer_than_the_lease_does_not_lose_its_device(
     site: Site, bench: Bench
 ) -> None:
     (site.folder / "blocking.py").write_text(BLOCKING_USER)

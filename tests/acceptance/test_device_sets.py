@@ -72,7 +72,7 @@ def locks(site: Site) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("way", [as_variants, as_one_set], ids=lambda way: way.__name__)
-def test_work_orders_that_want_the_same_two_devices_in_another_order_both_end(
+def test_e05_work_orders_that_want_the_same_two_devices_in_another_order_both_end(
     site: Site, devices: dict[str, AtlasDevice], way: Any
 ) -> None:
     runs = [way(site, devices, "one", SERIALS), way(site, devices, "two", SERIALS[::-1])]
@@ -84,7 +84,7 @@ def test_work_orders_that_want_the_same_two_devices_in_another_order_both_end(
     check_invariants(site.ledger, None)
 
 
-def test_of_a_set_that_a_killed_runner_held_both_devices_go_to_the_next(
+def test_e05_of_a_set_that_a_killed_runner_held_both_devices_go_to_the_next(
     site: Site, devices: dict[str, AtlasDevice]
 ) -> None:
     first, second = SERIALS

@@ -39,7 +39,7 @@ def states(site: Site, name: str) -> list[tuple[str, str]]:
     )
 
 
-def test_a_killed_holder_is_replaced_though_its_lease_has_minutes_to_run(site: Site, bench: Bench) -> None:
+def test_e05_a_killed_holder_is_replaced_though_its_lease_has_minutes_to_run(site: Site, bench: Bench) -> None:
     first = bench.run("first", [asks("a", wait="gate"), asks("b")])
     bench.device.wait_until_waiting("gate")
     second = bench.run("second", [asks("c"), asks("d")])
@@ -58,7 +58,7 @@ def test_a_killed_holder_is_replaced_though_its_lease_has_minutes_to_run(site: S
     check_invariants(site.ledger, None)
 
 
-def test_a_frozen_holder_is_replaced_when_its_lease_has_run_out_and_is_refused_when_it_wakes(
+def test_e05_a_frozen_holder_is_replaced_when_its_lease_has_run_out_and_is_refused_when_it_wakes(
     site: Site, bench: Bench
 ) -> None:
     first = bench.run("first", [asks("a", wait="gate"), asks("b")], lease_seconds=2.0)
@@ -80,7 +80,7 @@ def test_a_frozen_holder_is_replaced_when_its_lease_has_run_out_and_is_refused_w
     check_invariants(site.ledger, None)
 
 
-def test_a_woken_holder_that_stood_before_its_intent_sends_nothing_under_the_old_lease(
+def test_e05_a_woken_holder_that_stood_before_its_intent_sends_nothing_under_the_old_lease(
     site: Site, bench: Bench
 ) -> None:
     first = bench.run("first", [asks("a"), asks("b")], lease_seconds=2.0, pause_at="dispatch.intent.before@2")
@@ -97,7 +97,9 @@ def test_a_woken_holder_that_stood_before_its_intent_sends_nothing_under_the_old
     check_invariants(site.ledger, None)
 
 
-def test_a_holder_that_is_frozen_between_intent_and_send_sends_nothing_when_it_wakes(site: Site, bench: Bench) -> None:
+def test_e05_a_holder_that_is_frozen_between_intent_and_send_sends_nothing_when_it_wakes(
+    site: Site, bench: Bench
+) -> None:
     first = bench.run("first", [asks("a")], lease_seconds=2.0, pause_at="dispatch.intent.committed")
     first.wait_until_there()
     second = bench.run("second", [asks("c")], lease_seconds=2.0)
@@ -112,7 +114,7 @@ def test_a_holder_that_is_frozen_between_intent_and_send_sends_nothing_when_it_w
     check_invariants(site.ledger, None)
 
 
-def test_a_holder_that_is_frozen_inside_a_transaction_does_not_block_the_ledger(site: Site, bench: Bench) -> None:
+def test_e05_a_holder_that_is_frozen_inside_a_transaction_does_not_block_the_ledger(site: Site, bench: Bench) -> None:
     first = bench.run(
         "first", [asks("a", wait="gate"), asks("b")], lease_seconds=2.0, pause_at="dispatch.outcome.inside"
     )
@@ -134,7 +136,7 @@ def test_a_holder_that_is_frozen_inside_a_transaction_does_not_block_the_ledger(
     check_invariants(site.ledger, None)
 
 
-def test_two_ledgers_in_two_folders_exclude_each_other(site: Site, bench: Bench) -> None:
+def test_e05_two_ledgers_in_two_folders_exclude_each_other(site: Site, bench: Bench) -> None:
     elsewhere = bench.another_ledger()
     first = bench.run("first", [asks("a", wait="gate"), asks("b")])
     bench.device.wait_until_waiting("gate")
@@ -148,7 +150,7 @@ def test_two_ledgers_in_two_folders_exclude_each_other(site: Site, bench: Bench)
         check_invariants(one.ledger, None)
 
 
-def test_a_holder_that_dies_in_one_ledger_is_replaced_by_a_runner_of_another(site: Site, bench: Bench) -> None:
+def test_e05_a_holder_that_dies_in_one_ledger_is_replaced_by_a_runner_of_another(site: Site, bench: Bench) -> None:
     elsewhere = bench.another_ledger()
     first = bench.run("first", [asks("a", wait="gate")])
     bench.device.wait_until_waiting("gate")
@@ -162,7 +164,7 @@ def test_a_holder_that_dies_in_one_ledger_is_replaced_by_a_runner_of_another(sit
     check_device(bench)
 
 
-def test_an_answer_that_comes_after_another_ledger_had_the_device_is_no_answer_in_time(
+def test_e05_an_answer_that_comes_after_another_ledger_had_the_device_is_no_answer_in_time(
     site: Site, bench: Bench
 ) -> None:
     """Its ledger cannot know: the answer lies in the socket while a run of another ledger has the device."""
@@ -182,7 +184,7 @@ def test_an_answer_that_comes_after_another_ledger_had_the_device_is_no_answer_i
     check_device(bench)
 
 
-def test_runners_share_a_device_attempt_by_attempt(site: Site, bench: Bench) -> None:
+def test_e05_runners_share_a_device_attempt_by_attempt(site: Site, bench: Bench) -> None:
     """Neither waits for the other's end: each gives way after an attempt, since a tenure lasts 0 s here."""
     first = bench.run("first", [asks("a0", wait="gate"), *(asks(f"a{number}") for number in range(1, 6))])
     bench.device.wait_until_waiting("gate")
@@ -195,7 +197,7 @@ def test_runners_share_a_device_attempt_by_attempt(site: Site, bench: Bench) -> 
     check_invariants(site.ledger, None)
 
 
-def test_an_interrupted_holder_lets_go_in_good_order_and_the_next_goes_on(site: Site, bench: Bench) -> None:
+def test_e05_an_interrupted_holder_lets_go_in_good_order_and_the_next_goes_on(site: Site, bench: Bench) -> None:
     first = bench.run("first", [asks("a", wait="gate"), asks("b")])
     bench.device.wait_until_waiting("gate")
     second = bench.run("second", [asks("c")])
@@ -208,7 +210,7 @@ def test_an_interrupted_holder_lets_go_in_good_order_and_the_next_goes_on(site: 
     check_device(bench)
 
 
-def test_a_runner_that_waits_says_for_which_device_and_who_has_it(site: Site, bench: Bench) -> None:
+def test_e05_a_runner_that_waits_says_for_which_device_and_who_has_it(site: Site, bench: Bench) -> None:
     first = bench.run("first", [asks("a", wait="gate")])
     bench.device.wait_until_waiting("gate")
     second = bench.run("second", [asks("c")])
@@ -227,7 +229,7 @@ def held_line(site: Site, column: str) -> int:
     return int(found[0][0] or 0)
 
 
-def test_a_device_that_cannot_compare_fences_stays_with_its_frozen_holder(site: Site, tmp_path: Path) -> None:
+def test_e05_a_device_that_cannot_compare_fences_stays_with_its_frozen_holder(site: Site, tmp_path: Path) -> None:
     instrument = site.speaking(FIXTURES / "line_instrument.py", "--log", tmp_path / "instrument.jsonl")
     target = {"kind": "line", "address": f"127.0.0.1:{instrument.line()}", "serial": "SN-7"}
     locks = {"TALLYSTICK_DEVICE_LOCKS": str(tmp_path / "locks")}
