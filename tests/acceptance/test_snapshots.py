@@ -1,4 +1,4 @@
-"""E12 and E12b: runs that are carried to another folder and finished there, killed half-way, twice, and tampered with."""
+"""E12 and E12b: runs that are carried to another folder and finished there, killed half-way, twice, tampered with."""
 
 from __future__ import annotations
 
@@ -169,7 +169,8 @@ def test_e12b_the_second_import_is_a_stated_no_op(places: Places, tmp_path: Path
     again = new.told("import", tmp_path / "s.zip", "--json", statuses=[0])
     assert (again["changed"], [run["became"] for run in again["runs"]]) == (False, ["unchanged"])
     tables = ("runs", "slots", "calls", "dispatches", "events", "imports", "artifacts")
-    assert len(before) and [rows(new.ledger, f"SELECT count(*) FROM {table}") for table in tables] == [
+    assert before
+    assert [rows(new.ledger, f"SELECT count(*) FROM {table}") for table in tables] == [
         [(1,)], [(5,)], [(3,)], [(3,)], rows(old.ledger, "SELECT count(*) FROM events"), [(1,)],
         rows(old.ledger, "SELECT count(*) FROM artifacts"),
     ]  # fmt: skip
@@ -213,6 +214,7 @@ def export_killed(places: Places, site: Site, point: str, folder: Path) -> None:
     """The final name never holds a partial file, and the next export clears up."""
     file = folder / "s.zip"
     site.start("export", "acceptance", "-o", file, crashpoint=point).died_at_its_point()
+    assert file.exists() == point.startswith("export.renamed")
     if file.exists():
         did(places.site("early"), "import", file)
     did(site, "export", "acceptance", "-o", file, "--force")

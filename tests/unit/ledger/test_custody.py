@@ -362,19 +362,31 @@ def verdicts(ledger: Ledger, name: str) -> list[Any]:
     )  # fmt: skip
 
 
+def told_of_local(ledger: Ledger) -> list[Any]:
+    """What the history tells of the evaluations that were made in a copy, but for where their sets end."""
+    rows = every(ledger, "SELECT kind, body FROM events ORDER BY event_no")
+    bodies = [(kind, json.loads(body)) for kind, body in rows]
+    return [(kind, {**body, "set_at": None}) for kind, body in bodies if body.get("evaluation", 0) > 1000]
+
+
 def test_evaluations_of_a_copy_stay_when_it_is_moved_forward(ledger: Ledger, other: Ledger, tmp_path: Path) -> None:
     run = full_run(ledger)
     judge(ledger, run.run_id, "first there")
     carry(ledger, other, run.run_id, tmp_path)
     assert judge(other, run.run_id, "here", passed=False).evaluation_no == 1001
     assert judge(other, run.run_id, "here again").evaluation_no == 1002
-    mine = verdicts(other, "here")
+    mine, told_here = verdicts(other, "here"), told_of_local(other)
     assert len(mine) == 3
+    assert [kind for kind, _ in told_here].count("evaluation.created") == 2
     go_on(ledger, run.run_id)
     judge(ledger, run.run_id, "second there")
     told = carry(ledger, other, run.run_id, tmp_path)
     assert told.became == "forward"
     assert verdicts(other, "here") == mine
+    assert told_of_local(other) == told_here
+    ends = every(other, "SELECT set_at_event, set_read_to FROM evaluations WHERE evaluation_no > 1000")
+    last_shared = one(other, "SELECT max(event_no) FROM events WHERE kind = 'attempt.observed'")[0]
+    assert [at == read_to and at < last_shared for at, read_to in ends] == [True, True], "the set stays what it was"
     assert len(verdicts(other, "first there")) == 3
     assert len(verdicts(other, "second there")) == 4
     assert one(other, "SELECT state FROM slots WHERE slot_no = 8") == ("selected",)

@@ -145,6 +145,17 @@ def test_attributes_that_are_never_written_are_refused(
     refused(target, tmp_path / "h.zip")
 
 
+@pytest.mark.parametrize("place", [4, 6, 8, 10, 14, 18, 22, 26, 28, 30, 35])
+def test_a_header_that_says_other_than_the_directory_is_refused(
+    place: int, sound: Path, target: Ledger, tmp_path: Path
+) -> None:
+    """Other tools go by the one or by the other: a member would be two."""
+    data = bytearray(sound.read_bytes())
+    data[place] ^= 1
+    (tmp_path / "h.zip").write_bytes(data)
+    assert "is not what the directory says of it" in refused(target, tmp_path / "h.zip").place
+
+
 def test_bytes_before_between_and_behind_the_members_are_refused(sound: Path, target: Ledger, tmp_path: Path) -> None:
     data = sound.read_bytes()
     first = zip_reader_of(sound).members[0].ends
