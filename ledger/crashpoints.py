@@ -37,7 +37,7 @@ CRASHPOINTS: Final[dict[str, str]] = {
     "dispatch.sent": "the target has returned, nothing of the answer is committed",
     "dispatch.outcome.inside": "inside the transaction that commits the outcome",
     "dispatch.outcome.committed": "the outcome is durable",
-    "session.begun": "the session of a conversation is recorded, and the intent of its first turn where its target keeps"
+    "session.begun": "the session of a conversation is recorded, and its first turn's intent where its target keeps"
     " nothing",
     "session.restored": "the target has restored a session from its checkpoint, no turn has been asked in it",
     "turn.committed": "a turn of a conversation is durable, its next one is not thought of",

@@ -33,7 +33,7 @@ ARCHITECTURE = generate.ARCHITECTURE.read_text(encoding="utf-8")
 PRODUCT = ("adapters", "ledger", "runner")
 
 # The machines that have users; the others are in the schema for what comes later.
-LATER = {
+LATER: dict[str, set[str]] = {
     "run": set(),
     "import": set(),
     "lease": set(),
