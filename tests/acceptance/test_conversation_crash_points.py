@@ -13,7 +13,7 @@ from typing import Any, Final
 import attrs
 import pytest
 
-from .benches import Bench, check_device
+from .benches import Bench, asks, check_device
 from .harness import Coordinator, Site
 from .invariants import check_invariants, rows
 from .orders import execution, http_target, work_order
@@ -122,6 +122,28 @@ def test_e07_crash_in_a_conversation_at_every_point(site: Site, talk: Talk, poin
         assert replays == 0
     elif point == "turn.committed":
         assert replays > 0
+    talk.check(at_rest=True)
+
+
+@pytest.mark.parametrize("scenario", [Scenario(who) for who in DEVICE], ids=str)
+def test_e07_another_run_has_the_device_between_two_turns(site: Site, talk: Talk, scenario: Scenario) -> None:
+    """It resets the device, so that nothing of the session is left there; only a checkpoint brings it back."""
+    assert talk.bench is not None
+    talk.run("dispatch.sent@2").died_at_its_point()
+    other = talk.bench.run("other", [asks("x")])
+    assert other.ended() == 0, other.err
+    assert talk.bench.device.get("state")["sessions"] == []
+
+    ended = talk.run()
+    assert ended.ended() == 0, ended.err
+
+    with site.opened() as ledger:
+        (slot,) = ledger.case(ledger.find("acceptance").run_id, "talk")
+    told = json.loads(slot.attempts[-1].evidence)["turns"]
+    assert [answer_of(turn, scenario.who) for turn in told] == heard_by(scenario.who)
+    ((replays,),) = rows(site.ledger, "SELECT count(*) FROM dispatches WHERE replay = 1 AND state = 'answered'")
+    assert replays == (0 if scenario.who == "checkpoints" else 2), "the turn that the other run was told of is no loss"
+    assert talk.asked() == len(SAYS) + replays + 1
     talk.check(at_rest=True)
 
 
