@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from typing import Final
 
+import attrs
+
 from .errors import ContentsLeftOut, CustodyElsewhere, UsageError
-from .ledger import Reader
-from .ledger_place import identity_in
+from .ledger import Ledger, Reader
+from .ledger_place import identity_in, is_displaced
+from .run_reads import RunRow
 from .states import CustodyState
 from .transaction import Transaction
 
 __all__ = [
     "LOCAL_FROM",
+    "as_found",
     "elsewhere",
     "next_number",
     "refuse_moved_away",
@@ -35,6 +39,14 @@ _NEWEST: Final = {
     ),
     "budgets": "SELECT max(budget_no) FROM budgets WHERE run_key = ? AND budget_no >= ? AND budget_no < ?",
 }
+
+
+def as_found(ledger: Ledger, reader: Reader, run: RunRow) -> RunRow:
+    """The run with the custody that it will have as soon as somebody writes: a copied file makes copies of its runs."""
+    row = reader.row("SELECT value FROM facts WHERE name = 'ledger'")
+    if run.custody == CustodyState.HELD and is_displaced(row and row[0], ledger.path):
+        return attrs.evolve(run, custody=CustodyState.COPY.value)
+    return run
 
 
 def require_held(reader: Reader | Transaction, run_key: int) -> None:

@@ -186,7 +186,7 @@ class Redaction:
 
     def _replaced(self, rule: str, table: str, row: dict[str, Any], places: Sequence[Places]) -> dict[str, Any]:
         found = {name: value for one in places for name, value in one.get(table, {}).items()}
-        changed = {name: value for name, value in found.items() if row[name] is not None and row[name] != value}
+        changed = {name: value for name, value in found.items() if row[name] not in (None, "") and row[name] != value}
         if "answer_artifact" in changed:
             changed["answer"] = _VALUE
         elif "answer" in changed and row["answer"] is None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from ..ledger import report_reads, run_reads
 from ..ledger.canonical import parse_json
 from ..ledger.coordinators import coordinator_of
+from ..ledger.custody import as_found
 from ..ledger.device_looks import quarantined_for
 from ..ledger.ledger import Ledger, Reader
 from ..ledger.run_reads import BudgetState, RunRow
@@ -62,7 +63,7 @@ STATUS_COUNTED_MAX: Final = 100_000
 def status_of(ledger: Ledger, run_id: str, *, ledger_option: str = "") -> RunStatus:
     """How the run stands now, and who executes it."""
     with ledger.reading() as reader:
-        run = run_reads.find_run(reader, run_id)
+        run = as_found(ledger, reader, run_reads.find_run(reader, run_id))
         parts = _standing(reader, run, ledger, ledger_option, is_counted=run.planned <= STATUS_COUNTED_MAX)
     devices = devices_of_run(ledger, run.run_key)
     kept_off = [one.device for one in devices if one.state == "quarantined"]

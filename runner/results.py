@@ -8,6 +8,7 @@ from enum import IntEnum, StrEnum
 import attrs
 
 from ..ledger.coordinators import Recovered
+from ..ledger.custody import as_found
 from ..ledger.device_looks import quarantined_for
 from ..ledger.judging_reads import is_out_of_budget
 from ..ledger.ledger import Ledger, Reader
@@ -125,7 +126,7 @@ def outcome_of(
 ) -> RunOutcome:
     """The outcome as the ledger has it now; ``stopped`` is why the session ended early, if it did."""
     with ledger.reading() as reader:
-        run = find_run(reader, run_id)
+        run = as_found(ledger, reader, find_run(reader, run_id))
         counts = slot_counts(reader, run.run_key)
         move = next_move(reader, run, counts)
         until = next_not_before(reader, run.run_key)

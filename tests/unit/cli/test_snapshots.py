@@ -124,6 +124,8 @@ def test_every_copy_of_a_moved_ledger_is_adopted_at_once(partial: Project) -> No
     partial.order(name="second")
     partial.give("run", "order.toml", "--limit", 1)
     shutil.copy(partial.ledger_path, partial.folder / "copied.db")
+    assert partial.give("status", "second", "--json").document["next"] == "resume"
+    assert give(partial, "copied.db", "status", "second", "--json").document["next"] == "adopt", "though nobody wrote"
     assert give(partial, "copied.db", "resume", "second").status == 4
     done = give(partial, "copied.db", "adopt", "--all", "--reason", "moved to this disk", "--json").document
     assert {run["was"] for run in done["runs"]} == {"copy"}
