@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tallystick.ledger import artifacts, snapshot_export, snapshot_scratch
+from tallystick.ledger import artifacts, driver, snapshot_export, snapshot_scratch
 from tallystick.ledger.canonical import canonical_text
 from tallystick.ledger.checks import check_ledger
-from tallystick.ledger.errors import LedgerDamaged, RunBusy, RunNotFound, UsageError
+from tallystick.ledger.errors import LedgerDamaged, LedgerFailed, RunBusy, RunNotFound, UsageError
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.planning import CasePlan, create_run
 from tallystick.ledger.publishing import beside
@@ -224,4 +224,31 @@ def test_an_import_that_finds_one_under_way_says_so_and_takes_its_place_once_it_
     assert import_snapshot(elsewhere, tmp_path / "s.zip").changed
     assert rows_of(elsewhere, run.run_id) == rows_of(ledger, run.run_id)
     assert every(elsewhere, "SELECT state FROM imports ORDER BY import_id") == [("discarded",), ("complete",)]
+    assert findings(elsewhere) == []
+
+
+def test_an_import_for_which_the_disk_is_too_small_leaves_nothing_and_goes_again_when_there_is_room(
+    ledger: Ledger, elsewhere: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = CasePlan("large", "sha256:large", canonical_text("x" * 200_000), None, "{}")
+    run = create_run(ledger, run_plan(), [large])
+    exported(ledger, run.run_id, tmp_path / "s.zip")
+    harden = driver.harden
+
+    def with_a_full_disk(connection: Any, **options: Any) -> Any:
+        made = harden(connection, **options)
+        pages = made.execute("PRAGMA page_count").fetchone()[0]
+        made.execute(f"PRAGMA max_page_count={pages + 2}").fetchone()
+        return made
+
+    elsewhere.write(lambda tx: None)
+    with monkeypatch.context() as patched:
+        patched.setattr(driver, "harden", with_a_full_disk)
+        with pytest.raises(LedgerFailed, match=r"[Ff]ree space"):
+            import_snapshot(elsewhere, tmp_path / "s.zip")
+    assert every(elsewhere, "SELECT * FROM runs") == []
+    assert every(elsewhere, "SELECT state FROM imports") == [("discarded",)]
+    assert elsewhere.failure is None
+    assert import_snapshot(elsewhere, tmp_path / "s.zip").changed
+    assert rows_of(elsewhere, run.run_id) == rows_of(ledger, run.run_id)
     assert findings(elsewhere) == []
