@@ -11,7 +11,7 @@ from .evaluations import EVALUATION_SCOPE
 from .history import RunHistory
 from .history_effects import INTENTS
 from .ledger import Reader
-from .records import DispatchFacts
+from .records import BudgetPlan, DispatchFacts
 from .run_reads import BudgetState, budgets_of
 from .states import DispatchState
 
@@ -29,6 +29,30 @@ _ENDS: Final = frozenset(
         "turn.committed",
     }
 )
+
+
+@attrs.define
+class _Sums:
+    """A budget under way; changed in place, because a run has hundreds of thousands of events."""
+
+    plan: BudgetPlan
+    held: int = 0
+    settled: int = 0
+    overrun: int = 0
+    unknown_uses: int = 0
+
+    @property
+    def state(self) -> BudgetState:
+        return BudgetState(self.plan, self.held, self.settled, self.overrun, self.unknown_uses)
+
+    def settle(self, one: _Reserved) -> None:
+        self.held -= one.held
+        self.settled += one.settled or 0
+        self.overrun = max(self.overrun, self.held + self.settled - self.plan.limit_amount)
+        self.unknown_uses += int(one.uses_unknown)
+
+    def amend(self, **values: Any) -> None:
+        self.plan = attrs.evolve(self.plan, **values)
 
 
 @attrs.frozen
@@ -62,22 +86,22 @@ def budgets_by_replay(reader: Reader, history: RunHistory) -> list[BudgetState]:
     for kind, text in rows:
         if kind in INTENTS:
             for number, amount in stored_json(text).get("held", {}).items():
-                states[int(number)] = _held(states[int(number)], amount)
+                states[int(number)].held += amount
         elif kind in _ENDS:
             body = stored_json(text)
             if body.get("state") == DispatchState.UNKNOWN:
                 continue  # a judge's call, and what it holds stays held
             for one in reserved.pop((body["call"], body["dispatch"]), ()):
                 if not one.is_open:
-                    states[one.budget_no] = _settled(states[one.budget_no], one)
+                    states[one.budget_no].settle(one)
         elif kind == "budget.amended":
             body = stored_json(text)
-            states[body["budget"]] = _amended(states[body["budget"]], limit_amount=body["new"])
+            states[body["budget"]].amend(limit_amount=body["new"])
         elif kind == "budget.bound_amended":
             body = stored_json(text)
             kind_now, bound = body["new"]
-            states[body["budget"]] = _amended(states[body["budget"]], kind=kind_now, bound_amount=bound)
-    return [state for state in states.values() if _was_there(state, history)]
+            states[body["budget"]].amend(kind=kind_now, bound_amount=bound)
+    return [found for one in states.values() if _was_there(found := one.state, history)]
 
 
 def _was_there(state: BudgetState, history: RunHistory) -> bool:
@@ -99,28 +123,12 @@ def _first_amendments(reader: Reader, run_key: int) -> dict[int, dict[str, Any]]
     return found
 
 
-def _before(state: BudgetState, first: dict[str, Any]) -> BudgetState:
+def _before(state: BudgetState, first: dict[str, Any]) -> _Sums:
     """The budget as it was planned."""
     plan = state.plan
     limit = first.get("budget.amended", plan.limit_amount)
     kind, bound = first.get("budget.bound_amended", (plan.kind, plan.bound_amount))
-    return BudgetState(attrs.evolve(plan, limit_amount=limit, kind=kind, bound_amount=bound), 0, 0, 0, 0)
-
-
-def _amended(state: BudgetState, **values: Any) -> BudgetState:
-    return attrs.evolve(state, plan=attrs.evolve(state.plan, **values))
-
-
-def _held(state: BudgetState, amount: int) -> BudgetState:
-    return attrs.evolve(state, held=state.held + amount)
-
-
-def _settled(state: BudgetState, one: _Reserved) -> BudgetState:
-    held, settled = state.held - one.held, state.settled + (one.settled or 0)
-    return attrs.evolve(
-        state, held=held, settled=settled, overrun=max(state.overrun, held + settled - state.plan.limit_amount),
-        unknown_uses=state.unknown_uses + int(one.uses_unknown),
-    )  # fmt: skip
+    return _Sums(attrs.evolve(plan, limit_amount=limit, kind=kind, bound_amount=bound))
 
 
 def _reservations(reader: Reader, history: RunHistory) -> dict[tuple[str, int], list[_Reserved]]:
