@@ -29,7 +29,13 @@ class TooManyOverdue(Exception):
 
 
 class Calls(Protocol):
-    """Both kinds of waiting; ``None`` means that the deadline passed. The work itself raises nothing."""
+    """Both kinds of waiting; ``None`` means that the deadline passed. The work itself raises nothing.
+
+    ``overdue`` counts what was given up and may yet come to an answer.
+    """
+
+    @property
+    def overdue(self) -> int: ...
 
     async def call(self, work: Callable[[], Any], *, deadline_seconds: float, late: Late) -> Outcome | None: ...
 
@@ -41,6 +47,10 @@ class TaskCalls:
 
     def __init__(self) -> None:
         self._left: set[asyncio.Task[Outcome]] = set()
+
+    @property
+    def overdue(self) -> int:
+        return 0  # a coroutine is cancelled; one that answers even so is heard, and not waited for
 
     async def call(
         self, work: Callable[[], Coroutine[Any, Any, Outcome]], *, deadline_seconds: float, late: Late
@@ -92,10 +102,10 @@ class ThreadCalls:
 
     def __init__(self) -> None:
         self._threads = Threads("tallystick-target")
-        self._overdue = 0
+        self.overdue = 0
 
     async def call(self, work: Callable[[], Outcome], *, deadline_seconds: float, late: Late) -> Outcome | None:
-        _refuse_more(self._overdue)
+        _refuse_more(self.overdue)
         loop = asyncio.get_running_loop()
         over: asyncio.Future[Outcome | None] = loop.create_future()
         context = contextvars.copy_context()
@@ -104,7 +114,7 @@ class ThreadCalls:
             if not over.done():
                 over.set_result(outcome)
                 return
-            self._overdue -= 1
+            self.overdue -= 1
             late(outcome)  # an error too, so that nobody waits for an answer
 
         def job() -> None:
@@ -121,14 +131,14 @@ class ThreadCalls:
         except asyncio.CancelledError:
             arrived = over.result() if over.done() and not over.cancelled() else None
             if arrived is None:
-                self._overdue += 1
+                self.overdue += 1
             else:
                 _report(arrived, late)  # it had come, and the waiter was cancelled before it could look
             raise
         finally:
             timer.cancel()
         if outcome is None:
-            self._overdue += 1
+            self.overdue += 1
         return outcome
 
     async def close(self) -> None:

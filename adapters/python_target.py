@@ -141,8 +141,6 @@ class PythonTarget:
         self.is_wire_visible = self.is_guarded
         self._refuse_turns()
         self._calls: Calls = TaskCalls() if self._is_async else ThreadCalls()
-        # A blocking function cannot be stopped: past its deadline it goes on, and what it returns then is evidence.
-        self.may_answer_late = not self._is_async and not self.is_guarded
         self._work = self._call_async if self._is_async else self._call_blocking
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
@@ -210,6 +208,11 @@ class PythonTarget:
         if slot.turn is not None:
             payload += b',"turn":' + canonical_bytes(_told_turn(slot.turn))
         return Prepared(payload=payload + b"}", head=self._head)
+
+    @property
+    def may_answer_late(self) -> bool:
+        """Whether a blocking function goes on past its deadline: it cannot be stopped, and its answer is evidence."""
+        return self._calls.overdue > 0 and not self.is_guarded
 
     async def open(self) -> None:
         self.check()

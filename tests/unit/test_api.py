@@ -171,6 +171,12 @@ def test_the_end_of_a_session_waits_no_longer_for_a_late_function_that_raised(pa
     assert (outcome.planned, outcome.next) == (1, ts.NextMove.DECIDE)
 
 
+def test_the_end_of_a_session_waits_for_no_function_that_has_returned(path: Path) -> None:
+    rows = [{"id": "a", "input": "x"}]
+    outcome = ts.run(ts.WorkOrder("lost", cases=rows, target=lost, grace_seconds=3600), ledger=path)
+    assert outcome.counts[SlotState.UNKNOWN] == 1  # after an hour, would it wait
+
+
 def test_what_was_observed_is_judged_again_from_python(path: Path, tmp_path: Path) -> None:
     outcome = ts.run(order(), ledger=path)
     judges = ts.JudgeOrder("strict", judges=[ts.exact(), ts.similarity(at_least=0.5)])

@@ -462,7 +462,7 @@ def test_answer_of_a_thread_that_comes_with_the_cancellation_is_reported_as_late
         with pytest.raises(asyncio.CancelledError):
             await call
         await made.close()
-        assert made._calls._overdue == 0  # type: ignore[attr-defined]
+        assert made._calls.overdue == 0
 
     run(scenario())
     assert [outcome.answer for outcome in late] == ["at the last moment"]
