@@ -139,7 +139,7 @@ def test_e07_another_run_has_the_device_between_two_turns(site: Site, talk: Talk
 
     with site.opened() as ledger:
         (slot,) = ledger.case(ledger.find("acceptance").run_id, "talk")
-    told = json.loads(slot.attempts[-1].evidence)["turns"]
+    told = json.loads(slot.attempts[-1].evidence or "{}")["turns"]
     assert [answer_of(turn, scenario.who) for turn in told] == heard_by(scenario.who)
     ((replays,),) = rows(site.ledger, "SELECT count(*) FROM dispatches WHERE replay = 1 AND state = 'answered'")
     assert replays == (0 if scenario.who == "checkpoints" else 2), "the turn that the other run was told of is no loss"
