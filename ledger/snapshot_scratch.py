@@ -45,6 +45,15 @@ _ESCAPED: Final = re.compile(rb"\\u(?:[dD]|0000)")
 
 
 @attrs.frozen
+class _Block:
+    """Rows as one JSON array; ``text`` is None where Python has to decode them."""
+
+    data: bytes
+    text: str | None
+    count: int
+
+
+@attrs.frozen
 class _Target:
     """Where rows go: a table's columns with their kinds, and what columns hold that do not travel, as SQL."""
 
@@ -114,27 +123,23 @@ class Scratch:
         count = 0
         self._connection.execute("BEGIN")
         with contextlib.closing(ahead(_blocks(chunks, place))) as blocks:
-            for lines in blocks:
+            for block in blocks:
                 try:
-                    self._put(target, lines)
+                    self._put(target, block)
                 except (driver.SqliteError, OverflowError, ValueError, TypeError, RecursionError) as problem:
-                    where = f"{place}, row {count + 1} or one of the {len(lines)} from there"
+                    where = f"{place}, row {count + 1} or one of the {block.count} from there"
                     raise RowsUnfit(f"{where}: {_first_line(problem)}") from problem
-                count += len(lines)
+                count += block.count
         self._connection.execute("COMMIT")
         return count
 
-    def _put(self, target: _Target, lines: list[bytes]) -> None:
-        """Insert the rows of these lines; by SQLite itself where it reads JSON as strictly as Python does."""
-        data = b"[" + b",".join(lines) + b"]"
-        if not READS_JSON or _ESCAPED.search(data):
-            self._connection.executemany(target.insert, target.decoded(data, len(lines)))
+    def _put(self, target: _Target, block: _Block) -> None:
+        """Insert the rows of a block; by SQLite itself where it reads JSON as strictly as Python does."""
+        if block.text is None:
+            self._connection.executemany(target.insert, target.decoded(block.data, block.count))
             return
-        text = data.decode()
-        if not self._connection.execute("SELECT json_valid(?, 1)", (text,)).fetchone()[0]:
-            raise ValueError("this is no JSON")
-        count = self._connection.execute(target.insert_from_json, (text, len(target.columns))).rowcount
-        if count != len(lines):
+        count = self._connection.execute(target.insert_from_json, (block.text, len(target.columns))).rowcount
+        if count != block.count:
             raise ValueError(f"a row is no list of {len(target.columns)} values")
 
     def add_run(self, run_key: int, *, epoch: int) -> None:
@@ -223,18 +228,31 @@ class Scratch:
         return kinds
 
 
-def _blocks(chunks: Iterable[bytes], place: str) -> Iterator[list[bytes]]:
+def _blocks(chunks: Iterable[bytes], place: str) -> Iterator[_Block]:
     """Whole lines, about a megabyte of them at a time."""
     left = b""
-    for chunk in chunks:
-        data = left + chunk
-        head, found, left = data.rpartition(b"\n")
-        if found:
-            yield head.split(b"\n")
-        if len(left) > LINE_MAX:
-            raise RowsUnfit(f"{place} has a row of more than {LINE_MAX} bytes")
+    with contextlib.closing(driver.sqlite.connect(":memory:", check_same_thread=False)) as strict:
+        for chunk in chunks:
+            head, found, left = (left + chunk).rpartition(b"\n")
+            if found:
+                yield _block(head, strict)
+            if len(left) > LINE_MAX:
+                raise RowsUnfit(f"{place} has a row of more than {LINE_MAX} bytes")
     if left:
         raise RowsUnfit(f"{place} does not end with a whole row")
+
+
+def _block(lines: bytes, strict: driver.Connection) -> _Block:
+    # No row has a line break within itself: JSON escapes them.
+    data, count = b"[" + lines.replace(b"\n", b",") + b"]", lines.count(b"\n") + 1
+    if not READS_JSON or _ESCAPED.search(data):
+        return _Block(data, None, count)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return _Block(data, None, count)  # Python says what is wrong with it
+    is_strict = strict.execute("SELECT json_valid(?, 1)", (text,)).fetchone()[0]
+    return _Block(data, text if is_strict else None, count)
 
 
 def _first_line(problem: BaseException) -> str:
