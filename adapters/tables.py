@@ -58,7 +58,7 @@ def _told(fault: Mapping[str, Any], model: type[BaseModel]) -> tuple[str, str]:
     if kind == "extra_forbidden":
         return "there is no such key", nearest(str(fault["loc"][-1]), _keys_at(fault["loc"][:-1], model))
     if kind == "missing":
-        return "this key is missing", ""
+        return "this key is missing", "Add it; docs/reference/targets-and-judges.md tells what each key means"
     if kind == "value_error":
         return str(fault["ctx"]["error"]), ""
     if kind in {"literal_error", "enum"}:

@@ -14,9 +14,10 @@ from .crashpoints import crashpoint
 from .custody import elsewhere
 from .errors import RunBusy, RunNotFound, RunNotResumable
 from .fences import next_fence
+from .holders import Holder, holder_of
 from .ledger import Ledger
 from .open_calls import AttemptCalls, calls_of, follow_up
-from .processes import ProcessIdentity, boot_id, host_id
+from .processes import boot_id, host_id
 from .records import DispatchFacts, DispatchKey
 from .schema import leases
 from .solitary_deaths import charge, park, park_charged
@@ -31,17 +32,6 @@ SOLITARY_DEATHS_MAX = 3
 _ADD_LEASE = hot_insert(
     leases, "lease_id", "resource", "state", "worker_id", "run_key", "fence", "asked_us", "since_us", "boot_id"
 )
-
-
-@attrs.frozen
-class Holder:
-    """Who coordinates a run now, and whether that process is proven dead."""
-
-    lease_id: str
-    worker_id: str
-    identity: ProcessIdentity
-    dead: bool
-    since_us: int
 
 
 @attrs.frozen
@@ -68,17 +58,7 @@ class Coordinator:
 
 def coordinator_of(ledger: Ledger, run_id: str) -> Holder | None:
     """Who holds the run, None when nobody does."""
-    with ledger.reading() as reader:
-        row = reader.row(
-            "SELECT l.lease_id, l.worker_id, w.pid, w.start_ticks, w.boot_id, w.host, l.since_us, w.ended_us"
-            " FROM leases l JOIN workers w ON w.worker_id = l.worker_id WHERE l.resource = ? AND l.state = 'held'",
-            (_resource(run_id),),
-        )
-    if row is None:
-        return None
-    lease_id, worker_id, pid, ticks, boot, host, since, ended = row
-    identity = ProcessIdentity(pid, ticks, boot, host)
-    return Holder(lease_id, worker_id, identity, ended is not None or ledger.is_dead(worker_id, identity), since)
+    return holder_of(ledger, _resource(run_id))
 
 
 def open_run(ledger: Ledger, run_id: str, *, solitary_deaths_max: int = SOLITARY_DEATHS_MAX) -> Coordinator:

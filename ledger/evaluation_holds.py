@@ -15,10 +15,11 @@ from .crashpoints import crashpoint
 from .custody import require_judgeable
 from .errors import EvaluationBusy
 from .evaluations import EvaluationRow
+from .holders import Holder, holder_of
 from .judgments import add_judgments
 from .ledger import Ledger
 from .moves import end_dispatch
-from .processes import ProcessIdentity, boot_id
+from .processes import boot_id
 from .records import DispatchFacts, DispatchKey, JudgmentRow
 from .schema import leases
 from .statements import hot_insert
@@ -29,9 +30,7 @@ from .verdicts import NoVerdictReason
 __all__ = [
     "SOLITARY_DEATHS_MAX",
     "EvaluationHold",
-    "Holder",
     "RecoveredJudgments",
-    "holder_of",
     "leave_evaluation",
     "open_evaluation",
     "recover_judgments",
@@ -43,16 +42,6 @@ _ADD_LEASE = hot_insert(
     leases, "lease_id", "resource", "state", "worker_id", "run_key", "fence", "asked_us", "since_us", "boot_id"
 )
 _KILLED: Final = "the process died {deaths} times while this was the only judgment under way"
-
-
-@attrs.frozen
-class Holder:
-    """Who has an evaluation now, and whether that process is proven dead."""
-
-    lease_id: str
-    worker_id: str
-    identity: ProcessIdentity
-    dead: bool
 
 
 @attrs.frozen
@@ -75,21 +64,6 @@ class EvaluationHold:
     recovered: RecoveredJudgments
 
 
-def holder_of(ledger: Ledger, evaluation_id: str) -> Holder | None:
-    """Who holds the evaluation, None when nobody does."""
-    with ledger.reading() as reader:
-        row = reader.row(
-            "SELECT l.lease_id, l.worker_id, w.pid, w.start_ticks, w.boot_id, w.host, w.ended_us"
-            " FROM leases l JOIN workers w ON w.worker_id = l.worker_id WHERE l.resource = ? AND l.state = 'held'",
-            (_resource(evaluation_id),),
-        )
-    if row is None:
-        return None
-    lease_id, worker_id, pid, ticks, boot, host, ended = row
-    identity = ProcessIdentity(pid, ticks, boot, host)
-    return Holder(lease_id, worker_id, identity, ended is not None or ledger.is_dead(worker_id, identity))
-
-
 def open_evaluation(
     ledger: Ledger, evaluation: EvaluationRow, *, solitary_deaths_max: int = SOLITARY_DEATHS_MAX
 ) -> EvaluationHold:
@@ -98,7 +72,7 @@ def open_evaluation(
     Raises EvaluationBusy while a live process (or one that cannot be proven dead from here) holds it, and
     CustodyElsewhere for an evaluation that came with a copy.
     """
-    holder = holder_of(ledger, evaluation.evaluation_id)
+    holder = holder_of(ledger, _resource(evaluation.evaluation_id))
     if holder is not None and not holder.dead:
         raise _busy(evaluation, holder)
     hold = ledger.write(lambda tx: _take(tx, evaluation, holder, solitary_deaths_max))

@@ -70,10 +70,16 @@ class Found:
 def default_folder(environment: Mapping[str, str] | None = None) -> Path:
     """``$TALLYSTICK_DEVICE_LOCKS``, else in ``/run/lock`` where that can be, else in ``/tmp``.
 
-    Not ``$TMPDIR``, which differs between users and shells: they would not see each other.
+    Not ``$TMPDIR``, which differs between users and shells: they would not see each other. Raises DeviceLocksUnusable
+    for a relative path, which would mean another folder in another working directory.
     """
     named = (os.environ if environment is None else environment).get(FOLDER_VARIABLE)
     if named:
+        if not Path(named).is_absolute():
+            raise DeviceLocksUnusable(
+                f"{FOLDER_VARIABLE}={named} is relative: in another folder it would lock other files",
+                "give it an absolute path, the same for everybody who shares the devices", named,
+            )  # fmt: skip
         return Path(named)
     common = [Path(place) for place in ("/run/lock", "/tmp", tempfile.gettempdir())]  # noqa: S108 -- see above
     for place in common:

@@ -5,13 +5,12 @@ Adapters are looked up by the caller, so that the runner knows none of them.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
 from ..ledger.canonical import JsonValue, canonical_text, digest_of_value, escaped_text, parse_json
-from ..ledger.errors import CaseFileInvalid
+from ..ledger.errors import CaseFileInvalid, WorkOrderInvalid
 from ..ledger.planning import CasePlan, JudgePlan, RunPlan, VariantPlan
 from ..ledger.records import BudgetPlan
 from ..ledger.run_reads import RunRow
@@ -95,14 +94,21 @@ def describe(order: WorkOrder, adapters: Adapters) -> Description:
     judges = build_judges(order, adapters.judge)
     user = build_user(order, adapters.user)
     talk = build_conversation(order, user, path=adapters.path)
-    turns = [0]
+    turns, missing = [0], [0]
 
     def count(case: Case) -> None:
-        with contextlib.suppress(Unsayable):  # the case will fail, alone
+        try:
             turns[0] += 0 if talk is None else len(talk.messages_of(case))
+        except Unsayable as problem:  # the case will fail, alone
+            missing[0] += problem.reason == "turns.missing"
 
     is_scripted = talk is not None and user is None
     found = survey(order.cases, look=count if is_scripted else None)
+    if talk is not None and found.count and missing[0] == found.count:
+        raise WorkOrderInvalid(
+            f"{order.source}: conversation.turns: no case has a list of messages at {talk.spec.turns}",
+            "Name the path of the messages in a case's input, as in $.turns", place="conversation.turns",
+        )  # fmt: skip
     described = _described(order, targets, judges, talk, found.value(), found.count)
     return attrs.evolve(described, turns=turns[0] if is_scripted else None)
 

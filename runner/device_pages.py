@@ -8,7 +8,6 @@ from typing import Any, Literal, assert_never
 from pydantic import BaseModel, ConfigDict
 
 from ..ledger.canonical import parse_json
-from ..ledger.clocks import instant
 from ..ledger.device_reads import (
     DevicePage,
     DeviceState,
@@ -19,6 +18,7 @@ from ..ledger.device_reads import (
     Touched,
     Waiter,
 )
+from .instants import instant
 
 __all__ = [
     "DeviceHolder",
@@ -241,4 +241,4 @@ def _touched(one: Touched) -> TouchedAttempt:
 
 
 def _at(us: int) -> str:
-    return instant(us).isoformat(timespec="milliseconds")
+    return instant(us)

@@ -228,11 +228,17 @@ class LeaseKeeper:
         """Let nobody have the device before an operator has looked at it, and give the rest of the set back."""
         self._thread.forget(tenure)
         why = tenure.quarantine or "no reason is given"
-        await asyncio.to_thread(self._claims.quarantine, devices.first, why)
-        await self._ledger.write_async(
-            lambda tx: device_care.quarantine(tx, devices.first, reason=why, made_by=f"run {self._run_id}")
-        )
-        await self.give_back(tenure, reason=f"{devices.first} is in quarantine")
+        # Each of the three also where the one before has failed: a full disk of the host's folder must not leave the
+        # device to the next runner of this ledger, nor with a holder that does nothing more.
+        try:
+            await asyncio.to_thread(self._claims.quarantine, devices.first, why)
+        finally:
+            try:
+                await self._ledger.write_async(
+                    lambda tx: device_care.quarantine(tx, devices.first, reason=why, made_by=f"run {self._run_id}")
+                )
+            finally:
+                await self.give_back(tenure, reason=f"{devices.first} is in quarantine")
 
     def close(self) -> None:
         """End the thread that renews."""

@@ -52,13 +52,16 @@ class Display:
 
     async def _in_lines(self, tally: Tally) -> None:
         screen, pace = PlainScreen(sys.stderr), Pace(tally)
-        said_stop, spoken = False, time.monotonic()
+        said_stop, spoken, told = False, time.monotonic(), ""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             if self._switch.is_asked and not said_stop:
                 said_stop = True
                 screen.line(self._stopping(tally))
-            if time.monotonic() - spoken >= _PLAIN_SECONDS:
+            waits = joined(list(tally.waits_for.values()))
+            # A run that stands still for want of a device says so at once.
+            is_new, told = bool(waits) and waits != told, waits
+            if is_new or time.monotonic() - spoken >= _PLAIN_SECONDS:
                 spoken = time.monotonic()
                 screen.line(joined(self._lines(tally, pace)))
 

@@ -161,16 +161,24 @@ def show_status(screen: Screen, status: RunStatus) -> None:
         who = f"process {holder.pid} since {holder.since}"
     else:
         who = f"nobody: process {holder.pid} died"
-    screen.pairs([("executing", who), *(("device", _use(one)) for one in status.devices)])
+    is_alive = holder is not None and holder.alive
+    screen.pairs(
+        [
+            ("executing", who),
+            *(("device", _use(one, is_alive=is_alive)) for one in status.devices),
+        ]
+    )
     _figures(screen, status)
     if holder is None or not holder.alive:
         show_exit(screen, status)
 
 
-def _use(one: DeviceUse) -> str:
+def _use(one: DeviceUse, *, is_alive: bool) -> str:
     match one.state:
         case "held":
-            return f"{one.device}: held by this run"
+            return f"{one.device}: held by this run" + (
+                "" if is_alive else ", whose process died; the next takes it over"
+            )
         case "waiting":
             return f"waits for {one.device}" + (f", {one.who}" if one.who else "")
         case "quarantined":

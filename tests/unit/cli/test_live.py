@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import sys
 
+import pytest
 from rich.console import Console
 
+from tallystick.cli import live
 from tallystick.cli.live import Display, Pace, progress_lines
 from tallystick.cli.settings import Settings
 from tallystick.cli.words import duration
@@ -53,6 +57,42 @@ def test_progress_says_until_when_everything_waits(project: Project) -> None:
         assert "waiting until 20" in progress_lines(ledger, run_key, tally)[0]
         tally.move(SlotState.PENDING, SlotState.IN_FLIGHT)
         assert "waiting" not in progress_lines(ledger, run_key, tally)[0]
+
+
+class Watched(io.StringIO):
+    """Says when something is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = asyncio.Event()
+
+    def write(self, text: str) -> int:
+        self.written.set()
+        return super().write(text)
+
+
+def test_lines_say_at_once_for_which_device_a_run_stands_still(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.give("run", "order.toml", "--limit", 1)
+    stream = Watched()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(live, "_PLAIN_SECONDS", 1e9)  # no ordinary line comes
+    with project.opened() as ledger:
+        with ledger.reading() as reader:
+            run_key = find_run(reader, "asked").run_key
+            tally = Tally(slot_counts(reader, run_key))
+        tally.waits_for["1"] = "atlas:SN-1, held by process 7"
+
+        async def follow() -> None:
+            display = Display(Settings(), ledger, run_key, StopSwitch(), grace_seconds=1)
+            display.start(tally)
+            async with asyncio.timeout(60):
+                await stream.written.wait()
+            await display.end()
+
+        asyncio.run(follow())
+    assert "waits for atlas:SN-1, held by process 7" in stream.getvalue()
 
 
 def test_durations_are_told_in_the_two_largest_units() -> None:

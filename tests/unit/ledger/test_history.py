@@ -18,6 +18,7 @@ from tallystick.ledger.history import history_at
 from tallystick.ledger.history_budgets import budgets_by_replay
 from tallystick.ledger.history_check import differences
 from tallystick.ledger.history_effects import EFFECTS, WITHOUT_EFFECT
+from tallystick.ledger.holders import Holder
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.records import Waiting
 from tallystick.ledger.run_reads import budgets_of
@@ -188,7 +189,7 @@ def test_budgets_are_told_as_they_were_in_every_unit(ledger: Ledger) -> None:
 def test_a_death_is_seen_by_who_came_after(ledger: Ledger) -> None:
     run = opened_run(ledger, 2)
     begin(ledger, run.run_key)
-    ledger.write(lambda tx: coordinators._take(tx, run.run_id, coordinators.Holder(
+    ledger.write(lambda tx: coordinators._take(tx, run.run_id, Holder(
         run.lease_id, ledger.worker_id, None, True, 0), 3))  # type: ignore[arg-type]  # fmt: skip
     with ledger.reading() as reader:
         died, alive = history_at(reader, run.run_key).sessions

@@ -423,6 +423,8 @@ def test_a_claim_of_another_boot_has_run_out_and_one_of_another_host_never_does(
 
 def test_the_folder_is_the_named_one_or_one_that_all_users_share(tmp_path: Path) -> None:
     assert default_folder({"TALLYSTICK_DEVICE_LOCKS": str(tmp_path)}) == tmp_path
+    with pytest.raises(DeviceLocksUnusable, match="is relative"):
+        default_folder({"TALLYSTICK_DEVICE_LOCKS": "locks"})
     elsewhere = default_folder({"TMPDIR": str(tmp_path)})
     assert elsewhere.name == "tallystick-devices"
     assert tmp_path not in elsewhere.parents

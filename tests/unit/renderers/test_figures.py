@@ -9,6 +9,7 @@ import pytest
 
 from tallystick.ledger import attempts, coordinators, run_ends
 from tallystick.ledger.evaluations import evaluations_of, let_retried_wait
+from tallystick.ledger.holders import Holder
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.settlements import Decision, Settlement, settle_unknown
 from tallystick.runner import report_reading
@@ -181,7 +182,7 @@ def test_an_answer_that_was_settled_by_hand_has_no_time(ledger: Ledger) -> None:
 def test_a_kill_and_what_was_found_after_it_are_in_the_time_line(ledger: Ledger) -> None:
     run = made_run(ledger, [Asked("a"), Asked("b")])
     begin(ledger, run.run_key, 1)
-    holder = coordinators.Holder(run.lease_id, ledger.worker_id, None, True, 0)  # type: ignore[arg-type]
+    holder = Holder(run.lease_id, ledger.worker_id, None, True, 0)  # type: ignore[arg-type]
     ledger.write(lambda tx: coordinators._take(tx, run.run_id, holder, 3))
     found = document(ledger, run.run_id)
     died, now = found["sessions"]

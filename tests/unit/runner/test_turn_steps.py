@@ -15,6 +15,7 @@ import tallystick as ts
 from tallystick._wiring import ADAPTERS
 from tallystick.ledger.canonical import JsonValue
 from tallystick.ledger.checks import require_sound
+from tallystick.ledger.errors import WorkOrderInvalid
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.run_ends import retry
 from tallystick.ledger.states import DispatchState, IfUnknown, SlotState
@@ -74,6 +75,16 @@ def test_a_case_without_a_script_that_can_be_said_fails_alone(
     assert (outcome.counts[SlotState.SELECTED], outcome.counts[SlotState.FAILED]) == (1, 1)
     assert page(ledger, outcome).reason == reason
     assert asked(target) == [(1, "a")]
+
+
+def test_a_path_at_which_no_case_has_a_script_is_refused_before_anything_is_asked(ledger: Ledger) -> None:
+    rows = [{"id": f"c{number}", "input": {"turns": ["a"]}} for number in range(2)]
+    target = Talker()
+    with pytest.raises(WorkOrderInvalid, match=r"no case has a list of messages at \$\.turnz"):
+        run(ledger, talks(target, rows=rows, conversation={"turns": "$.turnz"}))
+    assert asked(target) == []
+    with ledger.reading() as reader:
+        assert reader.row("SELECT count(*) FROM runs")[0] == 0
 
 
 @pytest.mark.parametrize("message", [None, False, 0, "", [], {"say": "{{input}}"}, "\ud800", 2**70])
