@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tallystick.ledger import device_care, leases
-from tallystick.ledger.errors import LeaseLost, TargetNotFound
+from tallystick.ledger.errors import DeviceLocksUnusable, LeaseLost, TargetNotFound
 from tallystick.ledger.host_claims import HostClaims
 from tallystick.ledger.lease_records import DeviceAsk, Granted
 from tallystick.ledger.ledger import Ledger
@@ -219,4 +219,17 @@ def test_an_answer_that_is_no_answer_under_a_quarantine_ends_its_attempt_first(l
     gone = Outcome(DispatchState.UNKNOWN, "reply.mismatched", "it answered another", bytes_sent=1, quarantine="look")
     outcome = execute(ledger, OnBench(reply=always(gone)))
     assert [(one.state, one.reason) for one in page(ledger, outcome).attempts] == [("unknown", "reply.mismatched")]
+    assert rows(ledger, "SELECT state FROM leases WHERE resource = 'bench:1'") == [("quarantined",)]
+
+
+def test_a_quarantine_that_the_host_cannot_take_note_of_still_keeps_the_device_from_this_ledger(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise DeviceLocksUnusable("its disk is full", "free space there", "locks")
+
+    monkeypatch.setattr(HostClaims, "quarantine", full)
+    gone = Outcome(DispatchState.UNKNOWN, "reply.mismatched", "it answered another", bytes_sent=1, quarantine="look")
+    with pytest.raises(DeviceLocksUnusable):
+        execute(ledger, OnBench(reply=always(gone)))
     assert rows(ledger, "SELECT state FROM leases WHERE resource = 'bench:1'") == [("quarantined",)]
