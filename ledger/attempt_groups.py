@@ -18,8 +18,9 @@ from .attempts import begin, held_amounts, observe
 from .canonical import canonical_text
 from .crashpoints import crashpoint
 from .errors import TransitionRefused
+from .moves import ADD_ATTEMPT
 from .records import Begun, DispatchFacts, DispatchKey, Hold, Intent
-from .schema import attempts, calls, dispatches, observations
+from .schema import calls, dispatches, observations
 from .statements import hot_insert, hot_update
 from .transaction import Transaction, storable
 
@@ -48,9 +49,6 @@ _ADD_PLAIN_OBSERVATION = hot_insert(
 _SELECT_SLOT = (
     "UPDATE slots SET state = 'selected', selected_attempt = ?, next_step = 'new', not_before_us = 0, reason = NULL,"
     " suspect = 0 WHERE run_key = ? AND slot_no = ? AND state = 'in_flight' AND attempts = ?"
-)
-_ADD_ATTEMPT = hot_insert(
-    attempts, "run_key", "slot_no", "attempt_no", "state", "worker_id", "fingerprint", "solitary", "began_us"
 )
 _ADD_DISPATCH = hot_insert(dispatches, "call_id", "dispatch_no", "run_key", "state", "worker_id", "intended_us")
 
@@ -110,7 +108,7 @@ def _begin_all(tx: Transaction, works: list[Beginning]) -> list[Begun]:
     _claim_all(tx, keys)
     budgets.reserve_all(tx, keys)
     execute_all = tx.cursor.executemany
-    execute_all(_ADD_ATTEMPT, [
+    execute_all(ADD_ATTEMPT, [
         (key.run_key, key.slot_no, key.attempt_no, "running", worker_id, one.intent.fingerprint,
          int(one.intent.solitary), now_us)
         for key, one in zip(keys, works, strict=True)

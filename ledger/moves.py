@@ -16,6 +16,7 @@ from .states import AttemptState, DispatchState, NextStep, SlotState
 from .transaction import Transaction
 
 __all__ = [
+    "ADD_ATTEMPT",
     "add_attempt",
     "add_observation",
     "claim",
@@ -50,7 +51,7 @@ _END_SLOT = hot(
     .where(_SLOT, slots.c.state == bindparam("old"), slots.c.attempts == bindparam("attempt")),
     "new", "selected", "step", "not_before", "why", "suspicion", "run", "slot", "old", "attempt",
 )  # fmt: skip
-_ADD_ATTEMPT = hot_insert(
+ADD_ATTEMPT = hot_insert(
     attempts, "run_key", "slot_no", "attempt_no", "state", "worker_id", "fingerprint", "solitary", "began_us"
 )
 _ATTEMPT = (
@@ -135,7 +136,7 @@ def add_attempt(
 ) -> None:
     """The row of an attempt that begins now."""
     tx.execute(
-        _ADD_ATTEMPT,
+        ADD_ATTEMPT,
         (run_key, slot_no, attempt_no, "running", tx.worker_id, fingerprint, int(solitary), tx.now_us),
     )
 
