@@ -208,10 +208,14 @@ attempts = Table(
     integer("ended_us", null=True),
     text("reason", null=True),
     text("message", null=True),
+    text("reused_from", null=True),
     PrimaryKeyConstraint(*_ATTEMPT_KEY),
     ForeignKeyConstraint(_SLOT_KEY, ["slots.run_key", "slots.slot_no"]),
     sqlite_with_rowid=False,
 )
+"""``reused_from`` names the attempt of another run that a fork took over (`forks.name_of`): it was not made in this run,
+nor were its calls, whose own ``reused_from`` is the request id under which they were sent.
+"""
 Index(
     "attempts_contaminated",
     attempts.c.run_key,
@@ -255,6 +259,7 @@ calls = Table(
     text("if_unknown", ForeignKey("if_unknown_values.value")),
     integer("key_until_us", null=True),
     integer("fence", null=True),
+    text("reused_from", null=True),
     integer("intended_us"),
     ForeignKeyConstraint(_ATTEMPT_KEY, ["attempts.run_key", "attempts.slot_no", "attempts.attempt_no"]),
     CheckConstraint(
@@ -349,12 +354,16 @@ budgets = Table(
     integer("settled", default=0),
     integer("overrun", default=0),
     integer("unknown_uses", default=0),
+    integer("carried", default=0),
     PrimaryKeyConstraint("run_key", "budget_no"),
     UniqueConstraint("run_key", "scope", "scope_value", "unit"),
     CheckConstraint("held >= 0 AND settled >= 0 AND overrun >= 0 AND limit_amount >= 0", name="amounts_not_negative"),
     CheckConstraint("kind <> 'hard' OR held + settled <= limit_amount + overrun", name="hard_budget_holds"),
     sqlite_with_rowid=False,
 )
+"""``carried`` is what the runs had used or held that a fork goes on from; its limit is what that leaves of the work
+order's.
+"""
 
 budget_amendments = Table(
     "budget_amendments",
