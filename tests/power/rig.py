@@ -28,7 +28,7 @@ __all__ = ["Failure", "Recording", "Tried", "lay_out", "lose_power", "record", "
 _RECORDER: Final = Path(__file__).with_name("recorder.py")
 _PATIENCE_SECONDS: Final = 240.0
 _FORBIDDEN: Final = ("PermissionError", "Operation not permitted", "not implemented", "cannot be filtered")
-_TRIES_A_STATE: Final = 2
+_PASSES_MAX: Final = 12  # a state that was seen is replaced in the next pass
 
 
 @attrs.frozen
@@ -126,26 +126,31 @@ def lose_power(
 ) -> Tried:
     """Look at so many different states of the disk, spread over the whole recording, and go on from some of them.
 
-    Only moments after ``after`` count. Ends early when so many failures are found.
+    Only moments after ``after`` count. Every pass goes from the first moment to the last, since a disk only goes
+    forward: to stop in the middle of one would leave the end of the recording out. Ends early when so many failures are
+    found.
     """
-    chance = random.Random(seed)
-    disk, verdicts = Disk(recording.records, recording.root), Verdicts(recording.said, recording.environment)
+    chance, verdicts = random.Random(seed), Verdicts(recording.said, recording.environment)
     seen: set[bytes] = set()
     failures: list[Failure] = []
-    for moment, loss in _moments(recording.records, states * _TRIES_A_STATE, chance, losses, after):
-        if len(seen) >= states or len(failures) >= failures_max:
+    for _ in range(_PASSES_MAX):
+        if len(seen) == states:
             break
-        disk.advance(moment)
-        one = f"{seed} {moment:g} {loss}"
-        state = lay_out(disk, loss, random.Random(one), recording.root)
-        if state in seen:
-            continue
-        seen.add(state)
-        broken = verdicts.broken(recording.root, Promises.of(disk.said))
-        if not broken and resumed and len(seen) % max(1, states // resumed) == 0:
-            broken = verdicts.goes_on(recording.root, Promises.of(disk.said))
-        if broken:
-            failures.append(Failure(moment, loss, one, broken))
+        disk = Disk(recording.records, recording.root)
+        for moment, loss in _moments(recording.records, states - len(seen), chance, losses, after):
+            disk.advance(moment)
+            one = f"{seed} {moment:g} {loss}"
+            state = lay_out(disk, loss, random.Random(one), recording.root)
+            if state in seen:
+                continue
+            seen.add(state)
+            broken = verdicts.broken(recording.root, Promises.of(disk.said))
+            if not broken and resumed and len(seen) % max(1, states // resumed) == 0:
+                broken = verdicts.goes_on(recording.root, Promises.of(disk.said))
+            if broken:
+                failures.append(Failure(moment, loss, one, broken))
+            if len(failures) >= failures_max:
+                return Tried(len(seen), failures)
     return Tried(len(seen), failures)
 
 
