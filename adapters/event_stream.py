@@ -21,7 +21,7 @@ from .outcomes import one_line
 from .paths import Path, read_path
 from .tables import Table
 
-__all__ = ["EventRules", "EventsTable", "read_event_rules", "whole_text"]
+__all__ = ["EventRules", "EventsTable", "events_of", "read_event_rules", "whole_text"]
 
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
@@ -51,7 +51,7 @@ class EventRules:
 
     def outcome(self, body: bytes, *, told: str, charset: str = "utf-8") -> Outcome:  # noqa: ARG002 - it is UTF-8
         documents: list[JsonValue] = []
-        for name, data in _events(body.decode("utf-8", "replace")):
+        for name, data in events_of(body.decode("utf-8", "replace")):
             if data == self._end or (self._end_event is not None and name == self._end_event):
                 return self._whole(documents, told)
             if name == "error":
@@ -129,7 +129,7 @@ def _later(earlier: Usage, later: Usage) -> Usage:
     )
 
 
-def _events(text: str) -> Iterator[tuple[str, str]]:
+def events_of(text: str) -> Iterator[tuple[str, str]]:
     """Name and data of each event that a blank line ends; an event that was cut in the middle is none."""
     name = "message"
     data: list[str] = []

@@ -55,6 +55,10 @@ class HttpRequests:
         is_static = all(template.is_static for template in templates)
         return attrs.evolve(self, static_head=self._head(NO_SLOT) if is_static else None)
 
+    def with_body(self, body: Callable[[SlotView], bytes], turn_needs: TurnNeeds) -> HttpRequests:
+        """The same with another maker of bodies, which asks this of a conversation."""
+        return attrs.evolve(self, body=body, turn_needs=turn_needs)
+
     def prepare(self, slot: SlotView) -> Prepared:
         """Body and head; raises CaseUnfit where the case lacks what a template asks for."""
         payload = b"" if self._body is None else self._body(slot)

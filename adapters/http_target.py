@@ -53,7 +53,8 @@ class HttpTarget:
     kind = "http"
     is_wire_visible = True
 
-    def __init__(self, table: HttpTable, *, folder: Path, place: str) -> None:
+    def __init__(self, table: HttpTable, *, folder: Path, place: str, replies: BodyReader | None = None) -> None:
+        """``replies`` reads the bodies where the table does not say how."""
         self.if_unknown = table.if_unknown
         self.key_valid_seconds = table.key_valid_seconds
         # A dispatch may be as many requests as hops; a hard budget of dispatches sets all of them aside.
@@ -64,7 +65,7 @@ class HttpTarget:
         self._requests = read_requests(table, place=place)
         self.takes_turns, self.needs_turns = self._requests.turn_needs.hears, self._requests.turn_needs.needs
         bodies = read_body_rules(table, place=place)
-        self._bodies: BodyReader = bodies
+        self._bodies: BodyReader = bodies if replies is None else replies
         if table.events is not None:
             self._bodies = read_event_rules(table.events, bodies, place=f"{place}.events")
         refused = None if table.refused_statuses is None else frozenset(table.refused_statuses)

@@ -23,6 +23,7 @@ JUDGES: Final = "tallystick.judges"
 _BUILT_IN: Final[Mapping[str, Mapping[str, str]]] = {
     TARGETS: {
         "atlas": "atlas_target:from_work_order",
+        "chat": "chat_target:from_work_order",
         "http": "http_target:from_work_order",
         "line": "line_target:from_work_order",
         "process": "process_target:from_work_order",

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from tallystick.adapters.atlas_messages import schema
 from tallystick.adapters.atlas_target import AtlasTable
 from tallystick.adapters.bodies import ErrorTable, FlagTable, UsageTable
+from tallystick.adapters.chat_table import ChatTable
 from tallystick.adapters.event_stream import EventsTable
 from tallystick.adapters.http_table import HttpTable, QueryRuleTable, QueryTable
 from tallystick.adapters.json_judges import JsonPathTable, JsonSchemaTable
@@ -39,6 +40,7 @@ _END: Final = "<!-- End of what is written by `python docs/generate_adapters.py`
 _TARGETS: Final[dict[str, type[BaseModel]]] = {
     '`kind = "python"`': PythonTable,
     '`kind = "http"`': HttpTable,
+    '`kind = "chat"`': ChatTable,
     '`kind = "process"`': ProcessTable,
     '`kind = "recorded"`': RecordedTable,
     '`kind = "atlas"`': AtlasTable,

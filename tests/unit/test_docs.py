@@ -278,6 +278,7 @@ def echo(case: ts.Case) -> Any:
 
 KINDS = (
     "### Targets over HTTP",
+    "### Targets that are chat models",
     "### Targets that are programs",
     "### Targets that are Python functions",
     "### Targets that are devices",

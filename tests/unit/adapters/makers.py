@@ -86,17 +86,17 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 @attrs.define
 class Service:
-    """A running ``http_server.py``."""
+    """A running ``http_server.py``, or another program of its kind."""
 
     process: subprocess.Popen[str]
     port: int
     log: Path
 
     @classmethod
-    def start(cls, folder: Path) -> Service:
+    def start(cls, folder: Path, program: str = "http_server.py") -> Service:
         log = folder / "requests.jsonl"
         process = subprocess.Popen(
-            [sys.executable, str(FIXTURES / "http_server.py"), "--log", str(log)],
+            [sys.executable, str(FIXTURES / program), "--log", str(log)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -10,8 +10,8 @@ from tallystick.runner.device_protocols import LEASE_LOST, SESSION_LOST
 
 ROOT = Path(__file__).resolve().parents[3]
 GROUPS = (
-    "adapter|answer|body|checkpoint|connect|device|http|lease|output|process|python|reply|request|session|stream|target"
-    "|wire"
+    "adapter|answer|body|chat|checkpoint|connect|device|http|lease|output|process|python|reply|request|session|stream"
+    "|target|wire"
 )
 TOKEN = re.compile(rf'"((?:{GROUPS})\.[a-z_]+|deadline)"')
 

@@ -93,6 +93,27 @@ class HttpKind(Common):
         return make_case(behave={"wait": "for ever"})
 
 
+class ChatKind(HttpKind):
+    name = "chat"
+    if_unknown = IfUnknown.REPEAT
+
+    def target(self, **options: Any) -> Target:
+        table: dict[str, Any] = {
+            "url": f"{self.service.url}/v1/chat/completions",
+            "model": "small",
+            "system": "{{metadata.behave}}",
+            "message": "{{input}}",
+            "answer": "json",
+        }
+        return target_from_work_order("chat", {**table, **options}, folder=self.folder, place="target")
+
+    def answering(self, value: JsonValue) -> Case:
+        return make_case("asked", behave={"reply": canonical_text(value)})
+
+    def failing(self) -> Case:
+        return make_case(behave={"status": 500, "body": {"error": "broken", "usage": {"prompt_tokens": 7}}})
+
+
 class ProcessKind(Common):
     name = "process"
     gives_retry_after = False
@@ -273,11 +294,15 @@ class LineKind(Common):
         return make_case({"behave": {"hold": "for ever"}})
 
 
-@pytest.fixture(params=["http", "process", "blocking", "on_the_loop", "atlas", "line"])
+@pytest.fixture(params=["http", "chat", "process", "blocking", "on_the_loop", "atlas", "line"])
 def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kind]:
     if request.param == "http":
         service = Service.start(tmp_path)
         yield HttpKind(service, tmp_path)
+        service.stop()
+    elif request.param == "chat":
+        service = Service.start(tmp_path, "chat_endpoint.py")
+        yield ChatKind(service, tmp_path)
         service.stop()
     elif request.param == "process":
         yield ProcessKind(tmp_path)

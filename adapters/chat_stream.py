@@ -1,0 +1,146 @@
+"""A streamed chat completion, put together to the document that the same reply would be in one piece.
+
+A stream is whole where its first choice said how it ended, or where it said `[DONE]`. One that stopped before that has
+been cut: what came is kept, and the outcome is unknown, because it was worked on and may have been paid for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import attrs
+
+from ..ledger.canonical import JsonValue, parse_json
+from ..ledger.states import DispatchState
+from .event_stream import events_of, whole_text
+from .outcomes import one_line
+
+__all__ = ["StreamFault", "read_chat_stream"]
+
+_DONE: Final = "[DONE]"
+_TEXTS: Final = ("content", "refusal", "reasoning_content", "reasoning")
+_CALLS_MAX: Final = 1024
+
+
+@attrs.frozen
+class StreamFault:
+    """Why a stream comes to no completion; ``document`` is what its pieces told beside the reply itself."""
+
+    state: DispatchState
+    reason: str
+    message: str
+    document: JsonValue
+
+
+@attrs.define
+class _Reply:
+    """What the pieces say so far."""
+
+    document: dict[str, Any] = attrs.field(factory=dict)
+    texts: dict[str, list[str]] = attrs.field(factory=dict)
+    calls: dict[int, dict[str, Any]] = attrs.field(factory=dict)
+    function: dict[str, Any] | None = None
+    finish: JsonValue = None
+    has_choice: bool = False
+    is_done: bool = False
+
+    def add(self, piece: Mapping[str, Any]) -> None:
+        for name in ("id", "model", "system_fingerprint", "usage", "error"):
+            if piece.get(name) is not None:
+                self.document[name] = piece[name]
+        for choice in _maps(piece.get("choices")):
+            if choice.get("index", 0) == 0:
+                self._add_choice(choice)
+
+    def _add_choice(self, choice: Mapping[str, Any]) -> None:
+        self.has_choice = True
+        if choice.get("finish_reason") is not None:
+            self.finish = choice["finish_reason"]
+        if choice.get("error"):
+            self.document["error"] = choice["error"]
+        delta = choice.get("delta", choice.get("message"))
+        if not isinstance(delta, Mapping):
+            return
+        for name in _TEXTS:
+            if isinstance(text := delta.get(name), str):
+                self.texts.setdefault(name, []).append(text)
+        for at, call in enumerate(_maps(delta.get("tool_calls"))):
+            index = call.get("index", at)
+            if isinstance(index, int) and (index in self.calls or len(self.calls) < _CALLS_MAX):
+                _merge(self.calls.setdefault(index, {}), call)
+        if isinstance(old := delta.get("function_call"), Mapping):
+            self.function = {} if self.function is None else self.function
+            _merge(self.function, old)
+
+    def whole(self) -> JsonValue:
+        """The completion."""
+        if not self.has_choice:
+            return {**self.document, "choices": []}
+        message: dict[str, Any] = {"role": "assistant", "content": None}
+        message |= {name: whole_text(pieces) for name, pieces in self.texts.items()}
+        if self.calls:
+            message["tool_calls"] = [_joined(self.calls[index]) for index in sorted(self.calls)]
+        if self.function is not None:
+            message["function_call"] = _joined(self.function)
+        choice = {"index": 0, "message": message, "finish_reason": self.finish}
+        return {**self.document, "choices": [choice]}
+
+
+def read_chat_stream(body: bytes, *, told: str) -> JsonValue | StreamFault:
+    """The completion that a stream comes to, or why it comes to none."""
+    reply, count = _Reply(), 0
+    for name, data in events_of(body.decode("utf-8", "replace")):
+        if data.strip() == _DONE:
+            reply.is_done = True
+            break
+        try:
+            piece = parse_json(data)
+        except (ValueError, RecursionError):
+            message = one_line(f"{told}, an event is not JSON: {data}")
+            return StreamFault(DispatchState.FAILED, "answer.not_json", message, reply.document)
+        count += 1
+        if not isinstance(piece, Mapping):
+            continue
+        if name == "error" and "error" not in piece:
+            piece = {"error": piece}
+        reply.add(piece)
+        if "error" in reply.document:
+            break
+    if "error" in reply.document or reply.is_done or reply.finish is not None:
+        return reply.whole()
+    message = f"{told}, and the stream stopped after {count} events without its end"
+    return StreamFault(DispatchState.UNKNOWN, "stream.cut", message, reply.document)
+
+
+def _maps(found: object) -> Iterator[Mapping[str, Any]]:
+    return (one for one in found if isinstance(one, Mapping)) if isinstance(found, list) else iter(())
+
+
+def _merge(whole: dict[str, Any], piece: Mapping[str, Any]) -> None:
+    """Texts of arguments grow; a name or an id is told once, and where it is told again it is the same one."""
+    for key, value in piece.items():
+        if key == "index" or value is None:
+            continue
+        if isinstance(value, Mapping):
+            inner = whole.setdefault(key, {})
+            if isinstance(inner, dict):
+                _merge(inner, value)
+        elif key in ("arguments", "input") and isinstance(value, str):
+            pieces = whole.setdefault(key, [])
+            if isinstance(pieces, list):
+                pieces.append(value)
+        else:
+            whole[key] = value
+
+
+def _joined(call: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in call.items():
+        if isinstance(value, Mapping):
+            found[key] = _joined(value)
+        elif key in ("arguments", "input") and isinstance(value, list):
+            found[key] = whole_text(value)
+        else:
+            found[key] = value
+    return found
