@@ -17,7 +17,7 @@ from .atlas_link import BadReply
 from .atlas_messages import ErrorReply, OutcomeReply, QueryReply
 from .outcomes import one_line
 from .paths import Path
-from .usage import usage_of_mapping
+from .usage_shapes import usage_of_mapping
 
 __all__ = ["answer_of_query", "outcome_of_bad_reply", "outcome_of_error", "outcome_of_reply"]
 

@@ -14,7 +14,7 @@ from ..runner.protocols import MISSING, Outcome
 from .answers import Answer, Failed, OutcomeUnknown, Refused
 from .outcomes import NotJson, as_json, one_line
 from .secrets import environment_redactor
-from .usage import usage_of_mapping
+from .usage_shapes import usage_of_mapping
 
 __all__ = ["outcome_of_exception", "outcome_of_value"]
 

@@ -15,7 +15,8 @@ import attrs
 from ..ledger.canonical import JsonValue
 from ..ledger.states import DispatchState
 from ..runner.protocols import MISSING, Usage
-from .usage import usage_of_counts, usage_of_mapping
+from .usage import usage_of_counts
+from .usage_shapes import usage_of_mapping
 
 __all__ = ["BODY_BYTES_MAX", "Recorded", "UsageReader", "read_recorded", "state_of_status", "usage_of_body", "written"]
 

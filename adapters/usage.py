@@ -6,34 +6,13 @@ from collections.abc import Callable, Mapping
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from typing import Final
 
-import attrs
-
 from ..ledger.canonical import JsonValue
 from ..runner.protocols import MISSING, USAGE_MAX, Missing, Usage
 
-__all__ = ["count_of", "nanousd_of", "usage_of_counts", "usage_of_mapping"]
+__all__ = ["count_of", "nanousd_of", "shown", "usage_of_counts"]
 
 _NANO: Final = 1_000_000_000
 _SHOWN_MAX: Final = 2**63
-
-
-def usage_of_mapping(reported: Usage | Mapping[str, JsonValue] | None) -> Usage | None:
-    """What a Python target reported, under the names of `Usage` (and ``cost_usd``); None where it reported nothing."""
-    if reported is None:
-        return None
-    if isinstance(reported, Usage):
-        return _read_again(reported)
-    if not hasattr(reported, "items"):
-        return Usage(problems=(f"usage is {_shown(reported)}, not a mapping",))
-    names = ("tokens_in", "tokens_out", "cost_usd")
-    return usage_of_counts({name: reported.get(name, MISSING) for name in names}, raw=dict(reported))
-
-
-def _read_again(reported: Usage) -> Usage:
-    """A function can have put anything into its `Usage`."""
-    counts = {"tokens_in": reported.tokens_in, "tokens_out": reported.tokens_out}
-    read = usage_of_counts({**counts, "cost_nanousd": reported.cost_nanousd}, raw=reported.raw)
-    return attrs.evolve(read, problems=(*reported.problems, *read.problems))
 
 
 def usage_of_counts(found: Mapping[str, JsonValue | Missing], *, raw: JsonValue | Missing) -> Usage:
@@ -47,7 +26,7 @@ def usage_of_counts(found: Mapping[str, JsonValue | Missing], *, raw: JsonValue 
         try:
             return reader(value)
         except ValueError as fault:
-            problems.append(f"{name} is {_shown(value)}: {fault}")
+            problems.append(f"{name} is {shown(value)}: {fault}")
             return None
 
     tokens_in, tokens_out = read("tokens_in", count_of), read("tokens_out", count_of)
@@ -87,7 +66,8 @@ def _bounded(value: int) -> int:
     return value
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as a problem names it: short."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _SHOWN_MAX:
         return "an integer of more than 64 bits"  # Python refuses to write out the longest ones
     text = repr(value)

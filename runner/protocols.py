@@ -13,6 +13,7 @@ import attrs
 
 from ..ledger.canonical import JsonValue
 from ..ledger.states import DispatchState, IfUnknown
+from .token_classes import TokenClass
 
 if TYPE_CHECKING:
     from .inner_protocols import InnerCalls
@@ -134,13 +135,21 @@ USAGE_MAX: Final = 10**15
 
 @attrs.frozen
 class Usage:
-    """What an answer says that it used; ``None`` is unknown and never zero. ``raw`` is what the target reported."""
+    """What an answer says that it used; ``None`` is unknown and never zero. ``raw`` is what the target reported.
+
+    ``classes`` part the tokens into disjoint ones; a class that was not told is absent. ``besides`` names what was used
+    and is no token (searches, say): its cost is in no price of tokens. ``seen`` is set where a stream broke off: what
+    had been told until then, each a lower bound of what the fields above do not know.
+    """
 
     tokens_in: int | None = None
     tokens_out: int | None = None
     cost_nanousd: int | None = None
     raw: JsonValue | Missing = MISSING
     problems: tuple[str, ...] = ()
+    classes: Mapping[TokenClass, int] = attrs.field(factory=dict)
+    besides: tuple[str, ...] = ()
+    seen: Usage | None = None
 
 
 @attrs.define

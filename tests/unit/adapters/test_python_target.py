@@ -19,6 +19,7 @@ from tallystick.adapters.python_target import PythonTarget, target
 from tallystick.ledger.errors import WorkOrderInvalid
 from tallystick.ledger.states import DispatchState, IfUnknown
 from tallystick.runner.protocols import MISSING, Case, Outcome, QueryAnswer, QueryState, Usage
+from tallystick.runner.token_classes import TokenClass
 
 from .makers import dispatch_case, make_case, make_dispatching, make_slot, run, run_case
 
@@ -173,6 +174,7 @@ def test_answer_brings_usage_evidence_and_flags() -> None:
         cost_nanousd=10_000_000,
         raw={"tokens_in": 5, "tokens_out": "12", "cost_usd": "0.01"},
         problems=("tokens_out is '12': not a number",),
+        classes={TokenClass.INPUT: 5},
     )
     assert outcome.evidence == {"model": "m-1", "context": ["passage"], "tool_calls": [{"name": "search"}]}
     assert outcome.flags == ("truncated",)
