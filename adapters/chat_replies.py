@@ -16,11 +16,11 @@ import attrs
 
 from ..ledger.canonical import JsonValue, parse_json
 from ..ledger.states import DispatchState
-from ..runner.protocols import MISSING, Missing, Outcome, Usage
+from ..runner.protocols import Outcome, Usage
 from .chat_stream import StreamFault, read_chat_stream
 from .outcomes import one_line
 from .templates import text_of
-from .usage import usage_of_counts
+from .usage_shapes import broken_off, normalise, usage_object
 
 __all__ = ["FILTER_CODES", "ChatReplies", "error_code", "text_of_content"]
 
@@ -62,7 +62,7 @@ class ChatReplies:
         if body.startswith(_FIELDS) or (self._is_stream and not body.strip()):
             streamed = read_chat_stream(body, told=told)
             if isinstance(streamed, StreamFault):
-                usage = _usage_in(streamed.document)
+                usage = broken_off(_usage_in(streamed.document))
                 return Outcome(streamed.state, streamed.reason, streamed.message, usage=usage)
             return self._completion(streamed, told)
         if not body.strip():
@@ -206,14 +206,7 @@ def _reasoning(message: Mapping[str, Any]) -> str | None:
 
 def _usage_in(document: object) -> Usage | None:
     """None where the reply says nothing of it: that is unknown, and not zero."""
-    usage = document.get("usage") if isinstance(document, Mapping) else None
-    if usage is None:
-        return None
-    found = usage if isinstance(usage, Mapping) else {}
-    counts: dict[str, JsonValue | Missing] = {
-        "tokens_in": found.get("prompt_tokens", MISSING), "tokens_out": found.get("completion_tokens", MISSING),
-    }  # fmt: skip
-    return usage_of_counts(counts, raw=usage)
+    return None if not isinstance(document, Mapping) else normalise(usage_object(document))
 
 
 def _failed(reason: str, message: str, usage: Usage | None) -> Outcome:

@@ -64,6 +64,10 @@ class ChatTable(Table):
         description="The most tokens that a request can be, for budgets; needed where it holds more than text. If"
         " absent, as many as its body has bytes.",
     )
+    prices: str | dict[str, Any] | None = Field(
+        None,
+        description="What tokens cost: a price file beside the work order, or a table. Unknown if absent.",
+    )
     api_key: SecretTable | None = Field(
         None, description="The key, `{ env = NAME }`; sent as `Authorization: Bearer …` where it has no `prefix`."
     )

@@ -16,10 +16,11 @@ from ..ledger.canonical import JsonValue
 from ..ledger.states import DispatchState
 from ..runner.protocols import Dispatching, Outcome, Prepared
 from .chat_replies import FILTER_CODES, ChatReplies, error_code
-from .chat_request import read_chat_requests
+from .chat_request import holds_only_text, read_chat_requests
 from .chat_table import ChatTable
 from .http_table import HttpTable
 from .http_target import HttpTarget
+from .price_files import prices_of
 from .secrets import SecretTable, secret_value
 from .tables import read_table
 
@@ -30,7 +31,7 @@ _SHARED: Final = (
     *("body_bytes_max", "connect_seconds", "keepalive_seconds", "connections", "proxy", "ca_file"),
     *("idempotency_header", "key_valid_seconds"),
 )
-_NOT_IDENTITY: Final = frozenset({*_SHARED, "if_unknown", "tokens_in_max", "api_key"})
+_NOT_IDENTITY: Final = frozenset({*_SHARED, "if_unknown", "tokens_in_max", "prices", "api_key"})
 
 
 def from_work_order(table: Mapping[str, Any], *, folder: Path, place: str) -> ChatTarget:
@@ -50,6 +51,8 @@ class ChatTarget(HttpTarget):
         self._requests = self._requests.with_body(asked.body, asked.turn_needs)
         self.takes_turns, self.needs_turns = asked.turn_needs.hears, asked.turn_needs.needs
         self._chat = table
+        self._prices = None if table.prices is None else prices_of(table.prices, folder=folder, place=f"{place}.prices")
+        self.bounded_units = frozenset(self._bounds(1))
 
     def identity(self) -> Mapping[str, JsonValue]:
         """The table without what only says how fast, how often and by which key, and what is at its default."""
@@ -70,9 +73,34 @@ class ChatTarget(HttpTarget):
 
     async def dispatch(self, prepared: Prepared, dispatching: Dispatching) -> Outcome:
         outcome = await super().dispatch(prepared, dispatching)
+        if self._prices is not None:
+            outcome = attrs.evolve(outcome, usage=self._prices.priced(outcome.usage, self._chat.model))
         if outcome.state is DispatchState.FAILED and error_code(outcome.raw) in FILTER_CODES:
             return attrs.evolve(outcome, reason="chat.content_filter")
         return outcome
+
+    def bounds_of(self, prepared: Prepared) -> Mapping[str, int]:
+        """The most that one dispatch can use, by unit of a budget.
+
+        In go at most as many tokens as the body has bytes: a byte-level tokenizer makes no token of nothing, and what
+        JSON writes around a message is more bytes than a model's own marks around it are tokens. Out come at most as
+        many as were asked for.
+        """
+        declared = self._chat.tokens_in_max
+        if not holds_only_text(prepared.payload):
+            return {} if declared is None else self._bounds(declared)
+        size = len(prepared.payload)
+        return self._bounds(size if declared is None else min(size, declared))
+
+    def _bounds(self, tokens_in: int) -> dict[str, int]:
+        table, tokens_out = self._chat, self._chat.reply_tokens_max
+        if tokens_out is None:
+            return {"tokens_in": tokens_in}
+        bounds = {"tokens_in": tokens_in, "tokens_out": tokens_out, "tokens": tokens_in + tokens_out}
+        if self._prices is not None:
+            found = self._prices.bound(table.model, tokens_in_max=tokens_in, tokens_out_max=tokens_out)
+            bounds |= {} if found.nanousd is None else {"nanousd": found.nanousd}
+        return bounds
 
 
 def _wire_table(table: ChatTable, place: str) -> HttpTable:

@@ -35,6 +35,7 @@ from .late_answers import LateAnswers
 from .pacing import Pace
 from .protocols import Case, Prepared, SlotView
 from .query_steps import QuerySteps, leave_unknown, stored_request
+from .request_bounds import bounded
 from .stopping import StopSwitch
 from .tally import Tally
 from .tenures import DeviceTenure
@@ -144,6 +145,8 @@ class AttemptSteps:
         try:
             prepared = side.target.prepare(asking.view)
             head = canonical_text(prepared.head)
+            if side.bounds is not None:
+                asking = attrs.evolve(asking, side=bounded(side, prepared))
         except Exception as problem:  # noqa: BLE001 - one case's fault must not stop the others
             with unless_settled(self._ledger, self._run_key, slot):
                 return await self._unprepared(slot, asking, problem)
@@ -164,13 +167,13 @@ class AttemptSteps:
         prepared = stored_request(call)
         key = DispatchKey(self._run_key, slot.slot_no, call.attempt_no, call.call_id, call.dispatch_no)
         crashpoint("dispatch.intent.before")
-        side = asking.side
+        side = bounded(asking.side, prepared)
         begun = await self._claimed(
             slot, lambda tx: attempts.reopen(tx, key, side.holds, solitary=solitary, held=side.held)
         )
         self._tally.move(SlotState.PENDING, SlotState.IN_FLIGHT)
         crashpoint("dispatch.intent.committed")
-        return await self._dispatches(asking, prepared, begun.key)
+        return await self._dispatches(attrs.evolve(asking, side=side), prepared, begun.key)
 
     async def _claimed(self, slot: PendingSlot, work: Callable[[Transaction], Begun]) -> Begun:
         with unless_settled(self._ledger, self._run_key, slot):

@@ -12,7 +12,7 @@ from ..ledger.canonical import JsonValue
 from ..ledger.states import BudgetKind
 from .amounts import count, milliseconds, nanousd, seconds_number, usd_text
 
-__all__ = ["ROLES", "UNITS", "BudgetScope", "BudgetSpec", "BudgetUnit", "UnitForm", "faults_of"]
+__all__ = ["ROLES", "TOLD_BY_REQUESTS", "UNITS", "BudgetScope", "BudgetSpec", "BudgetUnit", "UnitForm", "faults_of"]
 
 
 class BudgetUnit(StrEnum):
@@ -52,13 +52,19 @@ UNITS: Final[Mapping[BudgetUnit, UnitForm]] = {
 }
 
 
+TOLD_BY_REQUESTS: Final = frozenset(
+    {BudgetUnit.TOKENS_IN, BudgetUnit.TOKENS_OUT, BudgetUnit.TOKENS, BudgetUnit.NANOUSD}
+)
+"""Of what a request itself may tell how much it can use at most."""
+
+
 @attrs.frozen
 class BudgetSpec:
     """A limit in the unit's base amount.
 
     ``scope_value`` names the role or the variant, and is empty for the run. ``bound_per_dispatch`` is what a dispatch
     may cost at most: set aside before a dispatch under a hard budget, an estimate under a soft one. It is 1 for
-    dispatches, and None only under a soft budget.
+    dispatches, and None under a soft budget, or under a hard one whose targets tell it for each request.
     """
 
     scope_kind: BudgetScope
@@ -74,12 +80,15 @@ class BudgetSpec:
         return (self.scope_kind.value, self.scope_value, self.unit.value)
 
 
-def faults_of(spec: BudgetSpec) -> tuple[str, str] | None:
-    """What is wrong with the budget and the remedy, or None."""
+def faults_of(spec: BudgetSpec, *, may_be_told: bool = False) -> tuple[str, str] | None:
+    """What is wrong with the budget and the remedy, or None.
+
+    ``may_be_told``: targets may tell what a request uses at most, which is looked at when they are known.
+    """
     form, bound = UNITS[spec.unit], spec.bound_per_dispatch
     if spec.unit is BudgetUnit.DISPATCHES and bound != 1:
         return "a dispatch counts as one, so bound_per_dispatch has no meaning here", "Take it out"
-    if bound is None and spec.kind is BudgetKind.HARD:
+    if bound is None and spec.kind is BudgetKind.HARD and not (may_be_told and spec.unit in TOLD_BY_REQUESTS):
         return (
             f"a hard budget of {form.key} needs the most that one dispatch can use",
             'Give bound_per_dispatch, or say kind = "soft" and accept that it may be overrun',

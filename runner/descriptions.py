@@ -26,6 +26,7 @@ from .conversations import (
 )
 from .identity import Section, evaluation_document, identity_digest, identity_document
 from .protocols import Case, Judge, Missing, Target
+from .request_bounds import refuse_unbounded
 from .work_order import WorkOrder
 from .work_order_budgets import budget_tables
 from .work_order_build import Maker, build_judges, build_targets
@@ -201,6 +202,7 @@ def _described(
     for target in targets.values():
         target.check()
     refuse_unfit_targets(order, targets)
+    refuse_unbounded(order, targets, judges)
     user = None if talk is None else talk.user
     identity = identity_document(order, targets, cases_digest, cases_count=count, user=user)
     return Description(order, targets, judges, count, cases_digest, identity, identity_digest(identity), talk)

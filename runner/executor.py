@@ -33,6 +33,7 @@ from .inline_judging import InlineJudging
 from .lease_keeper import LeaseKeeper
 from .pacing import Pace
 from .protocols import Judge, Target
+from .request_bounds import RequestBounds
 from .retry_policy import RetryPolicy
 from .stopping import StopSwitch
 from .tally import Tally
@@ -54,7 +55,8 @@ _BREAK_OFF_SECONDS: Final = 1.0
 class VariantSide:
     """One variant as it is executed. ``fingerprint`` is the digest of the identity that its attempts see.
 
-    ``tenure`` is set for a step that is taken while the target's devices are held.
+    ``tenure`` is set for a step that is taken while the target's devices are held, ``bounds`` where the target tells
+    for each request what it can use at most.
     """
 
     variant_no: int
@@ -63,6 +65,7 @@ class VariantSide:
     holds: tuple[Hold, ...]
     fingerprint: str
     tenure: DeviceTenure | None = None
+    bounds: RequestBounds | None = None
 
     @property
     def held(self) -> Held | None:

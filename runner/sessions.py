@@ -39,6 +39,7 @@ from .executor import Execution, Executor, VariantSide
 from .holds import holds_by_variant, holds_of_leases
 from .identity import Section, compare, refuse_changes
 from .protocols import User
+from .request_bounds import bounded_units_of, request_bounds
 from .results import RunOutcome, outcome_of
 from .retry_policy import retry_policy
 from .stopping import StopSwitch
@@ -179,11 +180,15 @@ def _execution(ledger: Ledger, session: Session, concurrency: int | None, slots_
         plans = [state.plan for state in own_budgets_of(reader, run.run_key)]
     targets = {number: description.targets[name] for number, name in names.items()}
     sends = {number: int(getattr(target, "wire_sends_max", 1)) for number, target in targets.items()}
-    holds = holds_by_variant(plans, names, wire_sends_max=sends)
+    told = {number: bounded_units_of(target) for number, target in targets.items()}
+    holds = holds_by_variant(plans, names, wire_sends_max=sends, told=told)
     sides = {
-        number: VariantSide(number, name, targets[number], holds[number], fingerprint_of(description, name))
+        number: VariantSide(
+            number, name, targets[number], holds[number], fingerprint_of(description, name),
+            bounds=request_bounds(targets[number], plans),
+        )
         for number, name in names.items()
-    }
+    }  # fmt: skip
     return Execution(
         sides, description.judges, retry_policy(spec, chance=random.random), concurrency or spec.concurrency,
         spec.deadline_seconds, spec.grace_seconds, spec.rate_per_second, slots_max,
@@ -221,7 +226,8 @@ def _take_over_budgets(ledger: Ledger, run: RunRow, description: Description, *,
             "A run keeps its budgets; change only their limits, bounds and kinds, or start a new run with --new",
         )
     place = Place(f"run {run.run_id}", ("budgets",))
-    seen_specs = {spec.key: spec for spec in read_budgets(seen, variants=tuple(description.targets), place=place)}
+    variants = tuple(description.targets)
+    seen_specs = {spec.key: spec for spec in read_budgets(seen, variants=variants, place=place, may_be_told=True)}
     for key, plan in plan_of.items():
         _change_budget(ledger, run.run_key, plan, seen_specs[key], specs[key])
 

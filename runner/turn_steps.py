@@ -34,6 +34,7 @@ from .inline_judging import InlineJudging
 from .pacing import Pace
 from .protocols import MISSING, Missing, Outcome, Prepared
 from .query_steps import QuerySteps, stored_request
+from .request_bounds import bounded
 from .session_steps import SessionSteps
 from .stopping import StopSwitch
 from .talks import Start, Talk, read_past, start_after
@@ -211,6 +212,7 @@ class TurnSteps:
         try:
             prepared = asking.side.target.prepare(asking.view)
             head = canonical_text(prepared.head)
+            asking = attrs.evolve(asking, side=bounded(asking.side, prepared))
         except Exception as problem:  # noqa: BLE001 - one case's fault must not stop the others
             with unless_settled(self._ledger, self._run_key, talk.slot):
                 return await self._ends.fail(talk, "request.not_prepared", str(problem))
@@ -280,7 +282,8 @@ class TurnSteps:
 
     async def _sent_again(self, talk: Talk, call: CallToRepeat, key: DispatchKey) -> Came:
         assert not isinstance(talk.message, Missing)
-        return await self._exchanged(talk, talk.asking_now(talk.message), stored_request(call), key)
+        asking, prepared = talk.asking_now(talk.message), stored_request(call)
+        return await self._exchanged(talk, attrs.evolve(asking, side=bounded(asking.side, prepared)), prepared, key)
 
     async def _exchanged(self, talk: Talk, asking: Asking, prepared: Prepared, key: DispatchKey) -> Came:
         deadline = min(time.monotonic() + self._deadline_seconds, talk.ends)

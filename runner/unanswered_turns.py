@@ -24,7 +24,8 @@ from .claims import unless_settled
 from .conversations import Said
 from .ended import Ended
 from .protocols import MISSING, Missing, Outcome, QueryAnswer, QueryState
-from .query_steps import QuerySteps, leave_unknown, never_landed
+from .query_steps import QuerySteps, leave_unknown, never_landed, stored_request
+from .request_bounds import bounded
 from .retry_policy import RetryPolicy
 from .stopping import StopSwitch
 from .talks import Talk
@@ -80,7 +81,7 @@ class UnansweredTurns:
         if call.key_until_us is not None and now_us >= call.key_until_us:
             return await self._leave_unknown(talk, "key.expired")
         key = DispatchKey(self._run_key, talk.slot.slot_no, call.attempt_no, call.call_id, call.dispatch_no)
-        side = talk.asking.side
+        side = bounded(talk.asking.side, stored_request(call))
         crashpoint("dispatch.intent.before")
         with unless_settled(self._ledger, self._run_key, talk.slot):
             begun = await self._ledger.write_async(

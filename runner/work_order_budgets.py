@@ -18,12 +18,14 @@ __all__ = ["budget_tables", "read_budgets"]
 _BY_KEY: Final[Mapping[str, BudgetUnit]] = {form.key: unit for unit, form in UNITS.items()}
 
 
-def read_budgets(raw: object, *, variants: Sequence[str], place: Place) -> tuple[BudgetSpec, ...]:
-    """All budgets, one for each scope and unit; raises WorkOrderInvalid."""
+def read_budgets(
+    raw: object, *, variants: Sequence[str], place: Place, may_be_told: bool = False
+) -> tuple[BudgetSpec, ...]:
+    """All budgets, one for each scope and unit; ``may_be_told`` is as in `faults_of`. Raises WorkOrderInvalid."""
     found: dict[tuple[str, str, str], BudgetSpec] = {}
     for unit, table, where in _tables(raw, place):
         for scope, value in _scopes(table, variants, where):
-            spec = _spec(unit, table, scope, value, where)
+            spec = _spec(unit, table, scope, value, where, may_be_told=may_be_told)
             if found.setdefault(spec.key, spec) is not spec:
                 of = f" of {scope.value} {value}" if value else ""
                 where.refuse(f"a second budget of {UNITS[unit].key}{of}", "Write one for each unit and scope")
@@ -73,7 +75,9 @@ def _scopes(table: BudgetTable, variants: Sequence[str], place: Place) -> list[t
             return [(BudgetScope.RUN, "")]
 
 
-def _spec(unit: BudgetUnit, table: BudgetTable, scope: BudgetScope, value: str, place: Place) -> BudgetSpec:
+def _spec(
+    unit: BudgetUnit, table: BudgetTable, scope: BudgetScope, value: str, place: Place, *, may_be_told: bool
+) -> BudgetSpec:
     form = UNITS[unit]
     is_short = isinstance(place.keys[-1], str) and table.model_fields_set == {"limit"}
     limit = _amount(form, table.limit, place if is_short else place.at("limit"))
@@ -82,7 +86,7 @@ def _spec(unit: BudgetUnit, table: BudgetTable, scope: BudgetScope, value: str, 
     if unit is BudgetUnit.DISPATCHES and bound is None:
         bound = 1
     spec = BudgetSpec(scope, value, unit, BudgetKind(table.kind), limit, bound)
-    if fault := faults_of(spec):
+    if fault := faults_of(spec, may_be_told=may_be_told):
         place.refuse(*fault)
     return spec
 
