@@ -27,7 +27,9 @@ UsageReader: TypeAlias = "Callable[[Any], Usage | Mapping[str, JsonValue] | None
 """From the JSON of a response's body to what it used, under the names of `Usage`."""
 
 _START: Final = b"HTTP/1.1 "
-_KEPT: Final = frozenset({"content-type", "content-encoding", "retry-after", "location", "x-request-id", "request-id"})
+_KEPT: Final = frozenset(
+    {b"content-type", b"content-encoding", b"retry-after", b"location", b"x-request-id", b"request-id"}
+)
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _IN: Final = ("input_tokens", "prompt_tokens")
 _OUT: Final = ("output_tokens", "completion_tokens")
@@ -42,11 +44,10 @@ class Recorded:
     body: bytes
 
 
-def written(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> bytes:
-    """The bytes to keep; of the headers, those that say what the body is."""
-    lines = [f"{name}: {value}" for name, value in headers if name.lower() in _KEPT]
-    head = "\r\n".join([f"HTTP/1.1 {status}", *lines])
-    return head.encode("latin-1", "replace") + _END_OF_HEAD + body
+def written(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
+    """The bytes to keep; of the headers (as on the wire), those that say what the body is."""
+    lines = [name + b": " + value for name, value in headers if name.lower() in _KEPT]
+    return b"\r\n".join([b"HTTP/1.1 %d" % status, *lines]) + _END_OF_HEAD + body
 
 
 def read_recorded(raw: bytes, status: int | None) -> Recorded:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 
 import attrs
 
-from ..ledger.canonical import JsonValue, canonical_bytes
+from ..ledger.canonical import JsonValue, canonical_bytes, canonical_text
 from ..ledger.errors import UsageError
 from ..ledger.states import DispatchState
 from ..runner.inner_protocols import InnerCalls, InnerRequest, InnerSend, Replayed
@@ -89,7 +89,7 @@ def _request(name: str, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> I
             f"the arguments of step {name} have no JSON form ({fault})",
             "pass what tells one step from another, and the rest by a closure or functools.partial",
         ) from fault
-    return InnerRequest({"step": name}, payload, f"step {name}")
+    return InnerRequest(canonical_text({"step": name}), payload, f"step {name}")
 
 
 def _as(begun: InnerSend) -> Dispatching:

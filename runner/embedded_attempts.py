@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ..ledger import artifacts, attempt_calls
-from ..ledger.canonical import JsonValue, canonical_bytes
+from ..ledger.canonical import JsonValue, canonical_bytes, canonical_text
 from ..ledger.crashpoints import crashpoint
 from ..ledger.errors import BudgetExhausted, LeaseLost, UsageError
 from ..ledger.inner_calls import InnerLog, begin_attempt, inner_log, leave_calls, take_up_attempt
@@ -116,7 +116,7 @@ class EmbeddedAttempt:
             bounds["nanousd"] = _nanousd(bound_usd)
         self._entered()
         assert self._inner is not None
-        return EmbeddedCall(self._inner, InnerRequest({"call": name}, payload, f"call {name}", bounds))
+        return EmbeddedCall(self._inner, InnerRequest(canonical_text({"call": name}), payload, f"call {name}", bounds))
 
     def observe(
         self, answer: JsonValue, *, evidence: Mapping[str, JsonValue] | None = None, flags: tuple[str, ...] = ()

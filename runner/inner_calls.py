@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import threading
 import time
 from collections import defaultdict, deque
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from ..ledger import artifacts, attempt_calls, attempts
-from ..ledger.canonical import canonical_text, digest_of_bytes
+from ..ledger.canonical import digest_of_bytes
 from ..ledger.crashpoints import crashpoint
 from ..ledger.errors import (
     AttemptOver,
@@ -29,7 +30,8 @@ from ..ledger.errors import (
     TallystickError,
     TransitionRefused,
 )
-from ..ledger.inner_calls import INNER, InnerLog, OpenInner, RecordedCall, end_call, recorded_bytes
+from ..ledger.inner_answers import CALLS_MAX, kept_answers, large_answer
+from ..ledger.inner_calls import INNER, InnerLog, OpenInner, RecordedCall, end_call
 from ..ledger.ledger import Ledger
 from ..ledger.records import Begun, DispatchFacts, DispatchKey, Intent
 from ..ledger.states import DispatchState, IfUnknown
@@ -65,12 +67,8 @@ class Refusal:
 @attrs.frozen
 class _Asked:
     request: InnerRequest
-    head: str
     digest: str
-
-    @property
-    def known_by(self) -> tuple[str, str]:
-        return self.head, self.digest
+    known_by: tuple[str, str]
 
 
 class AttemptInnerCalls:
@@ -102,6 +100,7 @@ class AttemptInnerCalls:
             self._recorded[call.known_by].append(call)
         self._left = deque(log.recorded)
         self._taken: set[str] = set()
+        self._ahead: dict[str, bytes | str | None] = {}
         self._open = dict(log.open)
         self._expected = log.expected
         self._lock = threading.Lock()
@@ -218,8 +217,7 @@ class AttemptInnerCalls:
             raise self.stopped_by
 
     def _replay(self, call: RecordedCall) -> Replayed:
-        with self._ledger.reading() as reader:
-            raw = recorded_bytes(reader, call)
+        raw = self._answer_of(call)
         if call.is_cut and call.state == DispatchState.ANSWERED:
             self.stopped_by = ReplayDiverged(
                 f"the answer to {_shown(call)} was longer than what is kept, and cannot be given again",
@@ -229,15 +227,31 @@ class AttemptInnerCalls:
         crashpoint("call.replayed")
         return Replayed(DispatchState(call.state), raw, call.status, call.reason, call.message)
 
+    def _answer_of(self, call: RecordedCall) -> bytes | None:
+        with self._lock:
+            if call.call_id not in self._ahead:
+                # The next in order most likely: read one by one, they took as long as everything else of a replay.
+                self._next_recorded()
+                following = (one for one in self._left if one.call_id not in self._taken)
+                asked = [call, *itertools.islice(following, CALLS_MAX - 1)]
+                with self._ledger.reading() as reader:
+                    self._ahead |= kept_answers(reader, asked)
+            kept = self._ahead.pop(call.call_id)
+        if not isinstance(kept, str):
+            return kept
+        with self._ledger.reading() as reader:
+            return large_answer(reader, kept)
+
     def _intent(self, asked: _Asked) -> Intent:
         payload, side = asked.request.payload, self._side
-        bounds = asked.request.bounds
-        holds = tuple(attrs.evolve(hold, amount=bounds.get(hold.unit, hold.amount)) for hold in side.holds)
+        holds, bounds = side.holds, asked.request.bounds
+        if bounds:
+            holds = tuple(attrs.evolve(hold, amount=bounds.get(hold.unit, hold.amount)) for hold in holds)
         valid = self._key_valid_seconds
         until = None if valid is None else self._ledger.clock.now_us() + round(valid * 1e6)
         return Intent(
             self._attempt.run_key, self._attempt.slot_no, self._ledger.ids.next(), payload, asked.digest, len(payload),
-            asked.head, side.target.if_unknown, holds, side.fingerprint, until, held=side.held,
+            asked.request.head, side.target.if_unknown, holds, side.fingerprint, until, held=side.held,
         )  # fmt: skip
 
     def _stored(self, asked: _Asked) -> Intent:
@@ -282,16 +296,32 @@ class AttemptInnerCalls:
 
     async def end_async(self, send: InnerSend, outcome: Outcome) -> None:
         crashpoint("dispatch.sent")
-        facts = await artifacts.with_stored_raw(self._ledger, self._facts(send, outcome))
-        with self._unless_over():
-            await self._ledger.write_async(lambda tx: end_call(tx, send.key, facts))
+        facts = self._facts(send, outcome)
+        if facts.raw is None or len(facts.raw) <= artifacts.INLINE_MAX:
+            await self._end_async(send, outcome, facts)
+        else:
+            # Whoever is cancelled meanwhile: an answer that is not committed would be paid for again. The transaction
+            # outlives its caller's cancellation by itself, and bringing bytes into a file does not.
+            await asyncio.shield(asyncio.ensure_future(self._end_large(send, outcome, facts)))
+
+    async def _end_large(self, send: InnerSend, outcome: Outcome, facts: DispatchFacts) -> None:
+        await self._end_async(send, outcome, await artifacts.with_stored_raw(self._ledger, facts))
+
+    async def _end_async(self, send: InnerSend, outcome: Outcome, facts: DispatchFacts) -> None:
+        try:
+            with self._unless_over():
+                await self._ledger.write_async(lambda tx: end_call(tx, send.key, facts))
+        except asyncio.CancelledError:
+            self._ended(send, outcome)  # it is committed all the same
+            raise
         self._ended(send, outcome)
 
     def _facts(self, send: InnerSend, outcome: Outcome) -> DispatchFacts:
         took = round((time.monotonic() - send.began) * 1e6)
-        # `facts_of` cuts at what is kept for people; a replay needs all of it.
-        facts = facts_of(attrs.evolve(outcome, raw=None), duration_us=took)
-        return attrs.evolve(facts, raw=outcome.raw, raw_cut=outcome.raw_cut)
+        facts = facts_of(outcome, duration_us=took)
+        if facts.raw is not outcome.raw:  # it is cut at what is kept for people; a replay needs all of it
+            return attrs.evolve(facts, raw=outcome.raw, raw_cut=outcome.raw_cut)
+        return facts
 
     @contextlib.contextmanager
     def _unless_over(self) -> Iterator[None]:
@@ -328,7 +358,8 @@ class AttemptInnerCalls:
 
 
 def _asked(request: InnerRequest) -> _Asked:
-    return _Asked(request, canonical_text(dict(request.head)), digest_of_bytes(request.payload))
+    digest = digest_of_bytes(request.payload)
+    return _Asked(request, digest, (request.head, digest))
 
 
 def _earlier_unknown(call_id: str) -> EarlierCallUnknown:

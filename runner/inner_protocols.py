@@ -7,7 +7,6 @@ from typing import Protocol
 
 import attrs
 
-from ..ledger.canonical import JsonValue
 from ..ledger.records import DispatchKey
 from ..ledger.states import DispatchState
 from .protocols import Outcome
@@ -19,11 +18,11 @@ __all__ = ["InnerCalls", "InnerRequest", "InnerSend", "Replayed"]
 class InnerRequest:
     """One request or step, complete before its intent is committed.
 
-    ``head`` (canonical-JSON-able, without any secret) and ``payload`` are what it is known by in a replay. ``shown`` is
+    ``head`` (canonical JSON text, without any secret) and ``payload`` are what it is known by in a replay. ``shown`` is
     one line for people. ``bounds`` has what it may use at most, by unit, where that is not what its budgets declare.
     """
 
-    head: Mapping[str, JsonValue]
+    head: str
     payload: bytes
     shown: str
     bounds: Mapping[str, int] = attrs.field(factory=dict)

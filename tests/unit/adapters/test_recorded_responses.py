@@ -49,7 +49,7 @@ def test_a_usage_reader_that_raises_loses_no_answer() -> None:
 
 
 def test_a_response_is_kept_as_it_is_on_the_wire() -> None:
-    kept = written(201, [("Content-Type", "text/plain"), ("Set-Cookie", "a=b")], b"\r\n\r\nbody")
+    kept = written(201, [(b"Content-Type", b"text/plain"), (b"Set-Cookie", b"a=b")], b"\r\n\r\nbody")
     assert kept == b"HTTP/1.1 201\r\nContent-Type: text/plain\r\n\r\n\r\n\r\nbody"
     assert read_recorded(kept, None).body == b"\r\n\r\nbody"
     assert read_recorded(kept, None).status == 201
