@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from .amounts import nanousd
 from .compare_document import ComparisonLine
@@ -23,6 +23,9 @@ __all__ = [
     "slowdown_line",
 ]
 
+_ROUNDING: Final = 1e-9
+"""A figure that is off its limit by less is at its limit: 0.98 - 0.96 is above 0.02 in binary."""
+
 
 def coverage_lines(
     summary: RunReport, scores: Sequence[ScoreInterval], spec: GatesSpec, gated: Sequence[str]
@@ -30,7 +33,7 @@ def coverage_lines(
     """What share of the plan was measured; too little is inconclusive, and never a failure."""
     for score in scores:
         share = score.judged / score.planned if score.planned else 0.0
-        enough = share >= spec.min_coverage
+        enough = score.planned > 0 and share >= spec.min_coverage
         why = f"{score.judged} of {score.planned} planned have a verdict"
         yield gate_line("min_coverage", spec.min_coverage, share, enough or None, why, score.variant, score.judge)
     if not scores:
@@ -39,9 +42,8 @@ def coverage_lines(
                 people = one.population
                 share = people.selected / people.planned if people.planned else 0.0
                 why = f"{people.selected} of {people.planned} planned have an observation"
-                yield gate_line(
-                    "min_coverage", spec.min_coverage, share, share >= spec.min_coverage or None, why, one.variant, None
-                )
+                enough = people.planned > 0 and share >= spec.min_coverage
+                yield gate_line("min_coverage", spec.min_coverage, share, enough or None, why, one.variant, None)
 
 
 def score_lines(
@@ -80,10 +82,13 @@ def _fault(score: ScoreInterval, spec: GatesSpec) -> str:
 
 
 def _at_least(value: float, low: float | None, high: float | None, limit: float, spec: GatesSpec) -> bool | None:
-    """Whether the value is, None where its interval does not say."""
-    if spec.decide_by == "value" or low is None or high is None:
-        return value >= limit
-    return True if low >= limit else False if high < limit else None
+    """Whether the value is, None where its interval does not say, or where it has none and is asked for it."""
+    least = limit - _ROUNDING * max(1.0, abs(limit))
+    if spec.decide_by == "value":
+        return value >= least
+    if low is None or high is None:
+        return None
+    return True if low >= least else False if high < least else None
 
 
 def regression_candidates(lines: Sequence[ComparisonLine], judge: str) -> list[ComparisonLine]:
@@ -120,10 +125,13 @@ def slowdown_line(line: ComparisonLine, limit: float, spec: GatesSpec, variant: 
 
 
 def _at_most(value: float, low: float | None, high: float | None, limit: float, spec: GatesSpec) -> bool | None:
-    """Whether the value is, None where its interval does not say."""
-    if spec.decide_by == "value" or low is None or high is None:
-        return value <= limit
-    return True if high <= limit else False if low > limit else None
+    """The same of a value that may not be above its limit."""
+    most = limit + _ROUNDING * max(1.0, abs(limit))
+    if spec.decide_by == "value":
+        return value <= most
+    if low is None or high is None:
+        return None
+    return True if high <= most else False if low > most else None
 
 
 def duration_lines(summary: RunReport, spec: GatesSpec, gated: Sequence[str]) -> Iterator[GateLine]:
@@ -154,7 +162,8 @@ def count_lines(summary: RunReport, spec: GatesSpec, gated: Sequence[str]) -> It
             if one.variant in gated:
                 count = getattr(one.population, state)
                 why = f"{count} of {one.population.planned} planned are {state}, at most {limit} may be"
-                yield gate_line(key, limit, count, count <= limit, why, one.variant, None)
+                verdict = count <= limit if one.population.planned else None
+                yield gate_line(key, limit, count, verdict, why, one.variant, None)
 
 
 def money_lines(summary: RunReport, spec: GatesSpec) -> Iterator[GateLine]:

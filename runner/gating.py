@@ -62,7 +62,8 @@ def gate(
     with open_report(ledger, row.run_id, asked) as report:
         views, summary = report.source.views, report.summary
         pinned = attrs.evolve(asked, at=summary.event)
-        against = _baseline(views.reader, row, spec, summary, baseline)
+        against = _baseline(views.reader, row, spec, summary, baseline, asked)
+        _refuse_unfit(row, spec, summary, against, asked)
         gated = [name for name in _names(summary) if _is_gated(name, spec, against, row)]
         lines = list(_lines(views, row, summary, spec, pinned, gated, against, str(ledger.path)))
     if not lines:
@@ -101,17 +102,39 @@ def _names(summary: RunReport) -> list[str]:
     return [one.name for one in summary.variants]
 
 
-def _baseline(reader: Reader, run: RunRow, spec: GatesSpec, summary: RunReport, asked: str | None) -> SideText | None:
-    """The side that is compared to: another run, or a variant of this one."""
+def _baseline(
+    reader: Reader, run: RunRow, spec: GatesSpec, summary: RunReport, named: str | None, options: ReportOptions
+) -> SideText | None:
+    """The side that is compared to: another run, or a variant of this one as the same evaluation judges it."""
     names = _names(summary)
-    wanted = asked or spec.baseline
+    wanted = named or spec.baseline
     if wanted is None:
         if not spec.compares or len(names) < 2:
             return None
         wanted = names[0]
     if wanted in names:
-        return SideText(f"{run.run_id}:{wanted}", run, wanted, None, summary.event)
+        return SideText(f"{run.run_id}:{wanted}", run, wanted, options.evaluation, summary.event)
     return side_text(reader, wanted)
+
+
+def _refuse_unfit(
+    run: RunRow, spec: GatesSpec, summary: RunReport, against: SideText | None, options: ReportOptions
+) -> None:
+    """A variant that is not there would be held to nothing, and what is compared to itself cannot fail."""
+    names = _names(summary)
+    if spec.variant is not None and spec.variant not in names:
+        raise UsageError(
+            f"the gates are for the variant {spec.variant}, and run {run.run_id} has {', '.join(names)}",
+            "correct gates.variant, or leave it out",
+        )
+    if against is None or (against.run.run_id, against.evaluation) != (run.run_id, options.evaluation):
+        return
+    held = [spec.variant] if spec.variant is not None else names
+    if held == [against.variant or names[0]] and against.event in (None, summary.event):
+        raise UsageError(
+            f"the gates would compare {held[0]} of run {run.run_id} to itself",
+            "name another baseline: another run, variant or evaluation",
+        )
 
 
 def _is_gated(name: str, spec: GatesSpec, against: SideText | None, run: RunRow) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -89,6 +90,8 @@ def _by_judge(value: object, judges: Sequence[str], place: Place) -> dict[str, f
 def _number(value: object, place: Place) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         place.refuse("a number is wanted here, or a table of numbers by judge", "Write 0.9, or { JUDGE = 0.9 }")
+    if not math.isfinite(value):
+        place.refuse(f"{value} is no limit", "Write a finite number, such as 0.9")
     return float(value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import jsonschema
@@ -176,7 +177,7 @@ def test_gates_survive_the_document_of_their_work_order() -> None:
     [
         {"min_scores": 1}, {"min_score": "high"}, {"min_score": {"exact": True}}, {"min_score": {"exat": 1}},
         {"variant": "nobody"}, {"max_usd": 2.5}, {"min_coverage": 2}, {"max_failed": -1}, {"max_slowdown": 0},
-        {"decide_by": "luck"}, {"baseline": ""}, [],
+        {"decide_by": "luck"}, {"baseline": ""}, [], {"min_score": math.nan}, {"max_regression": {"exact": math.inf}},
     ],
 )  # fmt: skip
 def test_a_wrong_gate_is_named_with_its_place(table: Any) -> None:
@@ -185,7 +186,32 @@ def test_a_wrong_gate_is_named_with_its_place(table: Any) -> None:
     assert caught.value.place.startswith("order.toml")
 
 
-def test_gates_that_hold_to_nothing_are_refused(ledger: Ledger) -> None:
-    run = made_run(ledger, [], judges=())
-    with pytest.raises(UsageError, match="nothing"):
-        gate(ledger, run.run_id, gates(min_coverage=1.0, variant="nobody"))
+@pytest.mark.parametrize("limits", [{"min_coverage": 1.0}, {"max_usd": "5.00", "min_score": 0.9}])
+def test_gates_of_a_variant_that_is_not_there_are_refused(ledger: Ledger, limits: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"the variant nobody, and run .* has default"):
+        gate(ledger, judged(ledger, 2, 2), gates(variant="nobody", **limits))
+
+
+def test_what_would_be_compared_to_itself_is_refused(ledger: Ledger) -> None:
+    run = judged(ledger, 8, 10)
+    with pytest.raises(UsageError, match="to itself"):
+        gate(ledger, run, gates(max_regression=0.1), baseline=run)
+    sides = two_sided(ledger, [(True, False)] * 10, name="sides")
+    with pytest.raises(UsageError, match="to itself"):
+        gate(ledger, sides, gates(max_regression=0.1, variant="new", baseline="new"))
+    assert gate(ledger, sides, gates(max_regression=0.1, variant="new")).verdict == "failed"
+
+
+def test_a_regression_at_its_limit_is_within_it_whatever_binary_makes_of_it(ledger: Ledger) -> None:
+    run = two_sided(ledger, [(True, True)] * 96 + [(True, False)] * 2 + [(False, False)] * 2)
+    assert 98 / 100 - 96 / 100 > 0.02
+    assert gate(ledger, run, gates(max_regression=0.02)).verdict == "passed"
+    assert gate(ledger, run, gates(max_regression=0.0199)).verdict == "failed"
+
+
+def test_nothing_planned_passes_no_gate(ledger: Ledger) -> None:
+    run = judged(ledger, 10, 10)
+    nothing = ReportOptions(terms=(slice_term("k=9"),))
+    found = gate(ledger, run, gates(min_coverage=0, min_score=0, max_failed=0, max_unknown=0), options=nothing)
+    assert found.verdict == "inconclusive"
+    assert {line.verdict for line in found.lines} == {"inconclusive"}
