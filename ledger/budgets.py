@@ -17,7 +17,7 @@ from .records import EVALUATION_SCOPE, DispatchFacts, DispatchKey, Hold
 from .reopening import reopen_run
 from .schema import IN_TROUBLE, budget_amendments, budgets, reservations
 from .statements import hot, hot_insert
-from .states import BudgetKind
+from .states import BudgetKind, DispatchState
 from .transaction import Transaction
 
 __all__ = [
@@ -72,6 +72,8 @@ _SETTLE = hot(
     ),
     "new", "used", "call", "dispatch", "budget", "old",
 )  # fmt: skip
+_TIME_AND_SENDS = frozenset({"dispatches", "milliseconds"})  # of these, what was given up says nothing
+_NOTHING_TOLD = DispatchFacts(DispatchState.ABANDONED)
 _SETTLE_HELD = (
     "UPDATE reservations SET state = 'settled', settled = ?"
     " WHERE call_id = ? AND dispatch_no = ? AND budget_no = ? AND state = 'held'"
@@ -110,10 +112,18 @@ def record_reservations(tx: Transaction, key: DispatchKey) -> None:
 
 
 def settle(tx: Transaction, key: DispatchKey, facts: DispatchFacts) -> None:
-    """Turn the holds into what was used; where that is not known, into the bound, and counted as unknown."""
+    """Turn the holds into what was used; where that is not known, into the bound, and counted as unknown.
+
+    What was seen of it before it broke off counts where it is more than the bound.
+    """
     for hold in key.holds:
         used = facts.used(hold.unit)
-        _settle_one(tx, key, hold, hold.amount if used is None else used, unknown=used is None)
+        _settle_one(tx, key, hold, _charged(hold, facts), unknown=used is None)
+
+
+def _charged(hold: Hold, facts: DispatchFacts) -> int:
+    used = facts.used(hold.unit)
+    return max(hold.amount, facts.at_least(hold.unit)) if used is None else used
 
 
 def reserve_all(tx: Transaction, keys: Sequence[DispatchKey]) -> None:
@@ -145,9 +155,9 @@ def settle_all(tx: Transaction, ends: Sequence[tuple[DispatchKey, DispatchFacts]
     for key, facts in ends:
         for hold in key.holds:
             known = facts.used(hold.unit)
-            used = hold.amount if known is None else known
+            used = _charged(hold, facts)
             if used > hold.amount:
-                dear.append((key, hold, used))
+                dear.append((key, hold, used, known is None))
                 continue
             rows.append((used, key.call_id, key.dispatch_no, hold.budget_no))
             sum_of = sums[key.run_key, hold.budget_no]
@@ -158,8 +168,8 @@ def settle_all(tx: Transaction, ends: Sequence[tuple[DispatchKey, DispatchFacts]
         raise TransitionRefused("not every reservation is held", "each is settled by itself", "reservation", "settled")
     for (run_key, budget_no), (held, used, unknown) in sums.items():
         tx.execute(_SETTLE_BUDGET, (held, used, held, used, unknown, run_key, budget_no))
-    for key, hold, used in dear:
-        _settle_one(tx, key, hold, used, unknown=False)
+    for key, hold, used, unknown_use in dear:
+        _settle_one(tx, key, hold, used, unknown=unknown_use)
 
 
 def settle_refused(tx: Transaction, key: DispatchKey, *, sends: int) -> None:
@@ -171,10 +181,16 @@ def settle_refused(tx: Transaction, key: DispatchKey, *, sends: int) -> None:
             _release_one(tx, key, hold)
 
 
-def settle_at_bound(tx: Transaction, key: DispatchKey) -> None:
-    """Count the whole bound as spent: an unknown outcome that an operator gave up."""
+def settle_at_bound(tx: Transaction, key: DispatchKey, facts: DispatchFacts = _NOTHING_TOLD) -> None:
+    """Count the whole bound as spent: an unknown outcome that was given up.
+
+    What it told of its use before it broke off is charged as told, or as the least where more may have been used.
+    """
     for hold in key.holds:
-        _settle_one(tx, key, hold, hold.amount, unknown=hold.unit != "dispatches")
+        if hold.unit in _TIME_AND_SENDS:
+            _settle_one(tx, key, hold, hold.amount, unknown=hold.unit != "dispatches")
+        else:
+            _settle_one(tx, key, hold, _charged(hold, facts), unknown=facts.used(hold.unit) is None)
 
 
 def release(tx: Transaction, key: DispatchKey) -> None:

@@ -159,4 +159,4 @@ def _is_use_unknown(unit: str, facts: list[Any], *, decided: bool) -> bool:
         DispatchState(state), duration_us=took, wire_sends=sends, tokens_in=tokens_in, tokens_out=tokens_out,
         cost_nanousd=cost,
     )  # fmt: skip
-    return state == DispatchState.ABANDONED or told.used(unit) is None
+    return (state == DispatchState.ABANDONED and unit == "milliseconds") or told.used(unit) is None

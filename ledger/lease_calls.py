@@ -116,7 +116,7 @@ def _end(tx: Transaction, key: DispatchKey, facts: DispatchFacts, old: DispatchS
         case DispatchState.REFUSED:
             budgets.settle_refused(tx, key, sends=facts.used("dispatches") or 1 if facts.charged else 0)
         case DispatchState.ABANDONED:
-            budgets.settle_at_bound(tx, key)
+            budgets.settle_at_bound(tx, key, facts)
         case _:
             budgets.settle(tx, key, facts)
     tx.event(key.run_key, "lease.call_ended", {

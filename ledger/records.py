@@ -34,7 +34,10 @@ EVALUATION_SCOPE: Final = "evaluation"
 
 @attrs.frozen
 class BudgetPlan:
-    """One budget of a run. ``scope`` is ``run``, ``role`` or ``variant``; amounts are integers of ``unit``."""
+    """One budget of a run. ``scope`` is ``run``, ``role`` or ``variant``; amounts are integers of ``unit``.
+
+    ``carried`` is what the runs had used or held that a fork goes on from; the limit is without it.
+    """
 
     budget_no: int
     scope: str
@@ -43,6 +46,7 @@ class BudgetPlan:
     kind: str
     limit_amount: int
     bound_amount: int | None
+    carried: int = 0
 
 
 @attrs.frozen
@@ -142,7 +146,8 @@ class DispatchFacts:
     """What became of a dispatch, ready to be stored; None is unknown throughout.
 
     ``usage`` is canonical JSON text of what the target reported. ``charged`` is false where
-    nothing was sent, so that a refused or failed dispatch costs nothing.
+    nothing was sent, so that a refused or failed dispatch costs nothing. What was *seen* before an answer broke off is
+    a lower bound of what is not known.
     """
 
     state: DispatchState
@@ -162,6 +167,8 @@ class DispatchFacts:
     settled_by: str = "wire"
     charged: bool = True
     raw_artifact: Artifact | None = None
+    tokens_out_seen: int | None = None
+    cost_nanousd_seen: int | None = None
 
     def used(self, unit: str) -> int | None:
         """What the dispatch used of a unit, None where that is not known."""
@@ -180,6 +187,18 @@ class DispatchFacts:
             case "milliseconds":
                 return None if self.duration_us is None else -(-self.duration_us // 1000)
         raise ValueError(f"no budget counts {unit}")
+
+    def at_least(self, unit: str) -> int:
+        """What the dispatch used of a unit at least, where how much is not known; 0 where nothing was seen."""
+        match unit:
+            case "tokens_out":
+                return self.tokens_out_seen or 0
+            case "tokens":
+                return (self.tokens_in or 0) + (self.tokens_out or self.tokens_out_seen or 0)
+            case "nanousd":
+                return self.cost_nanousd_seen or 0
+            case _:
+                return 0
 
 
 @attrs.frozen

@@ -33,6 +33,11 @@ _ADD_SETTLEMENT = hot_insert(
     settlements, "call_id", "dispatch_no", "run_key", "decision", "made_by", "reason", "made_us"
 )
 
+_TOLD = (
+    "SELECT tokens_in, tokens_out, cost_nanousd, usage, usage ->> '$.seen.tokens_out',"
+    " usage ->> '$.seen.cost_nanousd' FROM dispatches WHERE call_id = ? AND dispatch_no = ?"
+)
+
 
 class Decision(StrEnum):
     """What became of an unknown dispatch, as far as is now known."""
@@ -69,6 +74,7 @@ def settle_unknown(tx: Transaction, settlement: Settlement) -> SlotState:
     The answer of a conversation's turn commits the turn, and the slot waits to go on from there. Raises
     TransitionRefused when the dispatch is not unknown any more; nothing is changed then.
     """
+    settlement = _with_what_was_told(tx, settlement)
     key = _taken(tx, settlement)
     state = _settle_attempt(tx, key, settlement)
     _reopen_run(tx, key.run_key, state)
@@ -82,6 +88,7 @@ def settle_and_go_on(tx: Transaction, settlement: Settlement, *, solitary: bool 
     For a slot that waits to ask for that very call. Raises TransitionRefused when it does not, or when the dispatch is
     not unknown any more; nothing is changed then.
     """
+    settlement = _with_what_was_told(tx, settlement)
     key = _taken(tx, settlement)
     asked = asked_turn(tx, key)
     if asked is None or not asked.is_current:
@@ -137,7 +144,26 @@ def _settle_money(tx: Transaction, key: DispatchKey, settlement: Settlement) -> 
         case Decision.NOT_LANDED:
             budgets.release(tx, key)
         case Decision.GIVE_UP:
-            budgets.settle_at_bound(tx, key)
+            budgets.settle_at_bound(tx, key, settlement.facts)
+
+
+def _with_what_was_told(tx: Transaction, settlement: Settlement) -> Settlement:
+    """The same with what the dispatch had told of its use before it broke off, where whoever settles it tells nothing.
+
+    What is proven not to have been done has used nothing.
+    """
+    facts = settlement.facts
+    said = (facts.tokens_in, facts.tokens_out, facts.cost_nanousd, facts.usage)
+    is_told = settlement.decision is not Decision.GIVE_UP and any(one is not None for one in said)
+    told = tx.row(_TOLD, (settlement.call_id, settlement.dispatch_no))
+    if settlement.decision is Decision.NOT_LANDED or told is None or is_told:
+        return settlement
+    tokens_in, tokens_out, cost, usage, out_seen, cost_seen = told
+    facts = attrs.evolve(
+        facts, tokens_in=tokens_in, tokens_out=tokens_out, cost_nanousd=cost, usage=usage, tokens_out_seen=out_seen,
+        cost_nanousd_seen=cost_seen,
+    )  # fmt: skip
+    return attrs.evolve(settlement, facts=facts)
 
 
 def _settle_attempt(tx: Transaction, key: DispatchKey, settlement: Settlement) -> SlotState:

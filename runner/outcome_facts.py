@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..ledger.canonical import canonical_text, printable
 from ..ledger.records import DispatchFacts
 from ..ledger.states import DispatchState
@@ -19,6 +21,7 @@ def facts_of(outcome: Outcome, *, duration_us: int | None, settled_by: str = "wi
     if raw is not None and len(raw) > RAW_BYTES_MAX:
         raw, cut = raw[:RAW_BYTES_MAX], True
     wait = outcome.retry_after_seconds
+    seen = usage.seen or Usage()
     return DispatchFacts(
         outcome.state,
         printable(outcome.reason),
@@ -36,6 +39,8 @@ def facts_of(outcome: Outcome, *, duration_us: int | None, settled_by: str = "wi
         _usage_text(usage),
         settled_by,
         _is_charged(outcome),
+        tokens_out_seen=_count(seen.tokens_out),
+        cost_nanousd_seen=_count(seen.cost_nanousd),
     )
 
 
@@ -65,10 +70,20 @@ def _count(used: object) -> int | None:
 
 
 def _usage_text(usage: Usage) -> str | None:
-    if usage.raw is MISSING and not usage.problems:
-        return None
-    kept = {} if usage.raw is MISSING else {"raw": usage.raw}
+    """What was reported, what was wrong with it, and how its tokens are parted; read again by reports."""
+    kept: dict[str, Any] = {"problems": list(usage.problems)}
+    if classes := {str(one): count for one, count in usage.classes.items() if _count(count) is not None}:
+        kept["classes"] = classes
+    if usage.besides:
+        kept["besides"] = list(usage.besides)
+    if usage.seen is not None:
+        kept["seen"] = {
+            "tokens_out": _count(usage.seen.tokens_out), "cost_nanousd": _count(usage.seen.cost_nanousd),
+        }  # fmt: skip
+    if usage.raw is MISSING:
+        return canonical_text(kept) if len(kept) > 1 or usage.problems else None
     try:
-        return canonical_text({**kept, "problems": list(usage.problems)})  # type: ignore[dict-item]
+        return canonical_text({**kept, "raw": usage.raw})  # type: ignore[dict-item]
     except (TypeError, ValueError) as problem:
-        return canonical_text({"problems": [*usage.problems, f"the reported usage is not JSON: {problem}"]})
+        kept["problems"] = [*usage.problems, f"the reported usage is not JSON: {problem}"]
+        return canonical_text(kept)

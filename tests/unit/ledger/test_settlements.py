@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 
 from tallystick.ledger import attempts, run_ends, slot_reads
 from tallystick.ledger.canonical import digest_of_bytes
+from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.errors import TransitionRefused
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.records import DispatchFacts, DispatchKey, Waiting
@@ -331,3 +333,35 @@ def test_unknown_outcomes_can_be_picked_by_each_of_their_marks(ledger: Ledger, r
     assert len(unknowns(ledger, run_key, variant="default", reason="timeout")) == 3
     assert unknowns(ledger, run_key, variant="other") == unknowns(ledger, run_key, reason="other") == []
     assert len(unknowns(ledger, run_key, limit=2)) == 2
+
+
+PARTS = [
+    ("tokens_in", 25, 0),  # what went in was told whole
+    ("tokens_out", BOUND, 1),
+    ("tokens", BOUND + 5, 1),  # more than its bound was seen
+    ("nanousd", 40, 1),
+    ("milliseconds", BOUND, 1),
+    ("dispatches", 1, 0),
+]
+
+
+@pytest.mark.parametrize(("unit", "settled", "unknown_uses"), PARTS)
+def test_what_was_told_before_an_answer_broke_off_is_charged_once_it_is_given_up(
+    unit: str, settled: int, unknown_uses: int, ledger: Ledger
+) -> None:
+    bound = 1 if unit == "dispatches" else BOUND
+    run_key = new_run(ledger, budgets=(budget(unit=unit, limit=100),)).run_key
+    key = begin(ledger, run_key, holds=(hold(1, bound, unit=unit),)).key
+    told = attrs.evolve(
+        lost(), tokens_in=25, usage='{"problems":[],"seen":{"cost_nanousd":40,"tokens_out":10}}',
+        tokens_out_seen=10, cost_nanousd_seen=40,
+    )  # fmt: skip
+    ledger.write(lambda tx: attempts.lose(tx, key, told, waiting=None))
+    assert budget_row(ledger, run_key)[:2] == (bound, 0)
+    settle(ledger, key, Decision.GIVE_UP)
+    assert budget_row(ledger, run_key) == (0, settled, 0, unknown_uses)
+    assert every(ledger, "SELECT tokens_in, tokens_out FROM dispatches") == [(25, None)]
+    with pytest.raises(TransitionRefused):
+        settle(ledger, key, Decision.GIVE_UP)
+    assert budget_row(ledger, run_key) == (0, settled, 0, unknown_uses)
+    assert not check_ledger(ledger)
