@@ -16,7 +16,7 @@ import attrs
 
 from .compare_document import ComparisonLine, ComparisonVerdict
 from .compare_sides import Cell, Side
-from .statistics_rates import benjamini_hochberg, design_effect, mcnemar_exact, paired_difference
+from .statistics_rates import Interval, benjamini_hochberg, design_effect, mcnemar_exact, paired_difference
 from .statistics_samples import mean_interval, ratio_of_medians, sign_flip
 
 __all__ = ["ALPHA", "Figure", "Key", "figures_of", "lines_of"]
@@ -30,11 +30,15 @@ Metric: TypeAlias = Literal["passed", "score", "seconds"]
 
 @attrs.frozen
 class Figure:
-    """What is compared: a judge's verdicts or scores, or the durations. ``fault`` is why nothing can be said of it."""
+    """What is compared: a judge's verdicts or scores, or the durations. ``fault`` is why nothing can be said of it.
+
+    A judge that only one side has is not ``shared``: it gets a line that says so, and none for each group.
+    """
 
     metric: Metric
     judge: str | None = None
     fault: str = ""
+    shared: bool = True
 
     def of(self, cell: Cell | None) -> float | None:
         """The cell's figure, None where it has none."""
@@ -51,22 +55,28 @@ class Figure:
 
 
 def figures_of(baseline: Side, candidate: Side) -> list[Figure]:
-    """The figures that at least one of both sides has: of judges that both have, and durations."""
+    """The figures that at least one of both sides has: of judges, and durations."""
     figures = []
     metrics: tuple[Metric, ...] = ("passed", "score")
-    for name, judge in baseline.judges.items():
-        other = candidate.judges.get(name)
-        if other is None:
-            continue
-        fault = ""
-        # Two evaluations of the same observations are compared to see what another judge says of them.
-        same_work = (baseline.part.run, baseline.part.variant) == (candidate.part.run, candidate.part.variant)
-        if judge.identity_digest != other.identity_digest and not same_work:
-            fault = f"the judge {name} is not the same on both sides"
-        elif False in (judge.qualified, other.qualified):
-            fault = f"the judge {name} is not qualified as it must be"
-        figures += [Figure(metric, name, fault) for metric in metrics if _has(metric, name, baseline, candidate)]
+    for name in [*baseline.judges, *(name for name in candidate.judges if name not in baseline.judges)]:
+        fault, shared = _fault(name, baseline, candidate), name in baseline.judges and name in candidate.judges
+        figures += [
+            Figure(metric, name, fault, shared) for metric in metrics if _has(metric, name, baseline, candidate)
+        ]
     return [*figures, Figure("seconds")]
+
+
+def _fault(name: str, baseline: Side, candidate: Side) -> str:
+    judge, other = baseline.judges.get(name), candidate.judges.get(name)
+    if judge is None or other is None:
+        return f"only the {'baseline' if other is None else 'candidate'} has a judge {name}"
+    # Two evaluations of the same observations are compared to see what another judge says of them.
+    same_work = (baseline.part.run, baseline.part.variant) == (candidate.part.run, candidate.part.variant)
+    if judge.identity_digest != other.identity_digest and not same_work:
+        return f"the judge {name} is not the same on both sides"
+    if False in (judge.qualified, other.qualified):
+        return f"the judge {name} is not qualified as it must be"
+    return ""
 
 
 def _has(metric: Metric, judge: str, *sides: Side) -> bool:
@@ -86,7 +96,12 @@ def lines_of(
 ) -> list[ComparisonLine]:
     """A line for each figure of each group; all of them are one family, whose false discoveries are held down."""
     figures = figures_of(baseline, candidate)
-    drafts = [_draft(figure, _Group(*group), baseline.cells, candidate.cells) for group in groups for figure in figures]
+    drafts = [
+        _draft(figure, _Group(*group), baseline.cells, candidate.cells)
+        for group in groups
+        for figure in figures
+        if figure.shared or group[0] is None
+    ]
     tested = [draft for draft in drafts if draft.p is not None]
     adjusted = dict(zip(map(id, tested), benjamini_hochberg([float(str(one.p)) for one in tested]), strict=True))
     return [_decided(draft, adjusted.get(id(draft)), min_coverage) for draft in drafts]
@@ -176,16 +191,21 @@ class _Measured:
 def _measured(figure: Figure, values: Sequence[tuple[str, float, float]]) -> _Measured:
     first, second = [one for _, one, _ in values], [two for _, _, two in values]
     if figure.metric == "seconds":
-        around = ratio_of_medians(_by_case([(case, (one, two)) for case, one, two in values]))
+        pairs = _by_case([(case, (one, two)) for case, one, two in values])
+        spread = ratio_of_medians(pairs) if len(pairs) > 1 else None
         one, two = median(first), median(second)
-        return _Measured(one, two, None, two / one, around.low, around.high)
+        return _Measured(one, two, None, two / one, spread and spread.low, spread and spread.high)
     one, two = math.fsum(first) / len(first), math.fsum(second) / len(second)
     differences = _by_case([(case, after - before) for case, before, after in values])
-    around = mean_interval(differences) if figure.metric == "score" else _rate_interval(values, differences)
-    return _Measured(one, two, two - one, None, around.low, around.high)
+    around: Interval | None
+    if figure.metric == "passed":
+        around = _rate_interval(values, differences)
+    else:  # one case shows no spread, and a bootstrap of it would be a point
+        around = mean_interval(differences) if len(differences) > 1 else None
+    return _Measured(one, two, two - one, None, around and around.low, around and around.high)
 
 
-def _rate_interval(values: Sequence[tuple[str, float, float]], differences: list[list[float]]) -> Any:
+def _rate_interval(values: Sequence[tuple[str, float, float]], differences: list[list[float]]) -> Interval:
     """As if there were as many pairs as the cases' repetitions are worth."""
     # Pairs that differ, by case: their share is what the interval depends on.
     effect = design_effect([(sum(abs(one) for one in case), len(case)) for case in differences])
@@ -209,6 +229,8 @@ def _verdict(
     if adjusted <= ALPHA:
         word = ComparisonVerdict.BETTER if is_better else ComparisonVerdict.WORSE
         return word, f"p = {adjusted:.2g}"
-    if 2 * 0.5**pairs > ALPHA:
-        return ComparisonVerdict.INCONCLUSIVE, f"{pairs} pairs are too few to tell any difference from chance"
+    cases = len({case for case, _, _ in draft.values})  # the repetitions of a case say the same thing again
+    if 2 * 0.5**cases > ALPHA:
+        what = f"{pairs} pairs" if cases == pairs else f"{pairs} pairs of {cases} cases"
+        return ComparisonVerdict.INCONCLUSIVE, f"{what} are too few to tell any difference from chance"
     return ComparisonVerdict.TIED, f"no difference was found (p = {adjusted:.2g})"

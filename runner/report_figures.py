@@ -86,7 +86,8 @@ class JudgeTally:
             worth = effective_size(clusters)
             span = wilson(rate * worth, worth)
         mean = sum(map(sum, self.scores.values())) / scored if scored else None
-        around = mean_interval(list(self.scores.values())) if scored else None
+        # One case shows no spread, and a bootstrap of it would be a point.
+        around = mean_interval(list(self.scores.values())) if len(self.scores) > 1 else None
         return ScoreInterval(
             judge=judge.name, variant=variant, planned=self.planned, judged=self.judged, passed=self.passed,
             mean=mean, no_verdict=dict(sorted(self.no_verdict.items())), cases=len(self.rates.keys() | self.scores),

@@ -101,7 +101,30 @@ def test_repetitions_of_a_case_are_no_further_evidence(ledger: Ledger) -> None:
     line = line_of(compare(ledger, run), "passed")
     assert (line.pairs, line.gained) == (30, 30)
     assert line.p == pytest.approx(0.25)
-    assert line.verdict != "better"
+    assert line.verdict == "inconclusive"
+    assert "30 pairs of 3 cases are too few" in line.why
+
+
+def test_one_case_has_no_interval_of_its_mean(ledger: Ledger) -> None:
+    run = two_sided(ledger, [(False, True)])
+    for metric in ("score", "seconds"):
+        line = line_of(compare(ledger, run), metric)
+        assert (line.low, line.high, line.verdict) == (None, None, "inconclusive")
+
+
+def test_a_judge_that_only_one_side_has_is_named(ledger: Ledger) -> None:
+    for name, judges in (("one", ("exact", "polite")), ("two", ("exact", "short"))):
+        run = made_run(ledger, cases(8), name=name, judges=judges)
+        for slot in range(1, 9):
+            answer(ledger, run.run_key, slot)
+            judge(ledger, run.run_key, slot, True)
+            judge(ledger, run.run_key, slot, True, judge_no=2)
+    found = compare(ledger, "one", "two", by="half")
+    assert [(line.judge, line.verdict, line.why) for line in found.lines if line.judge not in (None, "exact")] == [
+        ("polite", "inconclusive", "only the baseline has a judge polite"),
+        ("short", "inconclusive", "only the candidate has a judge short"),
+    ]
+    assert {line.judge for line in found.groups} == {"exact", None}
 
 
 def side_of(verdicts: list[bool]) -> Side:
