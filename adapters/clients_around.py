@@ -53,12 +53,12 @@ def _goes_around(value: Any) -> bool:
 
 def _client_of(value: Any) -> Any:
     """The httpx client that a name is, or that an SDK's client has inside; None where it is neither."""
-    httpx = sys.modules.get("httpx")
-    if httpx is None or isinstance(value, type):
+    if isinstance(value, type):
         return None
-    kinds = (httpx.Client, httpx.AsyncClient)
-    found = value if isinstance(value, kinds) else getattr(value, "_client", None)
-    return found if isinstance(found, kinds) else None
+    found = [sys.modules.get(name) for name in ("httpx", "httpx2")]
+    kinds = tuple(kind for library in found if library for kind in (library.Client, library.AsyncClient))
+    client = value if isinstance(value, kinds) else getattr(value, "_client", None)
+    return client if isinstance(client, kinds) else None
 
 
 def _is_guarded(client: Any) -> bool:

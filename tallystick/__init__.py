@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .adapters.answers import Answer, Failed, OutcomeUnknown, Refused, request_id
-    from .adapters.guarded_clients import Http, SyncHttp, httpx_async_client, httpx_client
+    from .adapters.guarded_clients import (
+        Http,
+        SyncHttp,
+        httpx2_async_client,
+        httpx2_client,
+        httpx_async_client,
+        httpx_client,
+    )
     from .adapters.json_judges import json_schema, jsonpath
     from .adapters.llm_judge import llm_judge
     from .adapters.process_judge import process_judge
@@ -122,6 +129,8 @@ __all__ = [
     "evaluate_async",
     "exact",
     "guard",
+    "httpx2_async_client",
+    "httpx2_client",
     "httpx_async_client",
     "httpx_client",
     "json_schema",
@@ -151,7 +160,14 @@ __all__ = [
 
 _HOMES = {
     ".adapters.answers": ("Answer", "Failed", "OutcomeUnknown", "Refused", "request_id"),
-    ".adapters.guarded_clients": ("Http", "SyncHttp", "httpx_async_client", "httpx_client"),
+    ".adapters.guarded_clients": (
+        "Http",
+        "SyncHttp",
+        "httpx2_async_client",
+        "httpx2_client",
+        "httpx_async_client",
+        "httpx_client",
+    ),
     ".adapters.json_judges": ("json_schema", "jsonpath"),
     ".adapters.llm_judge": ("llm_judge",),
     ".adapters.process_judge": ("process_judge",),
