@@ -35,6 +35,8 @@ _KEYS_END: Final = "<!-- End of what is written by `make docs`. -->\n"
 _TABLE_TITLES: Final = {
     "": "The work order",
     "cases": "`[cases]`",
+    "cases.columns": "`[cases] columns`",
+    "cases.split": "`[cases] split`",
     "variants.NAME": "`[variants.NAME]`",
     "target": "`[target]` and `[variants.NAME.target]`",
     "judges[]": "`[[judges]]`",

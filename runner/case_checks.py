@@ -22,13 +22,14 @@ _KEYS: Final = ("id", "input", "expected", "metadata")
 
 @attrs.frozen
 class CaseOrigin:
-    """Where cases come from, and what is counted there: lines of a file, or cases of a list."""
+    """Where cases come from, and what is counted there: lines or rows of a file, or cases of a list."""
 
     name: str
     noun: str
 
     def fault(self, number: int, what: str, remedy: str) -> CaseFileInvalid:
-        place = f"{self.name}:{number}" if self.noun == "line" else f"{self.noun} {number}"
+        places = {"line": f"{self.name}:{number}", "row": f"{self.name}: row {number}"}
+        place = places.get(self.noun, f"{self.noun} {number}") if number else self.name
         return CaseFileInvalid(f"{place}: {what}", remedy, path=self.name, line=number)
 
 

@@ -1,8 +1,9 @@
 """Cases: read one by one from a file or from Python, checked, and digested.
 
-A case file is JSON lines: UTF-8 without BOM, one object a line with ``id``, ``input``, and perhaps ``expected`` and
-``metadata``; blank lines are passed over. Every fault is a `CaseFileInvalid` that names the line. Only the ids are kept
-while a file is read, so that its size is bounded by the disk.
+A case file is JSON lines (UTF-8 without BOM, one object a line with ``id``, ``input``, and perhaps ``expected`` and
+``metadata``; blank lines are passed over), CSV (`case_csv`) or Parquet (`case_parquet`). Every fault is a
+`CaseFileInvalid` that names the line. Only the ids are kept while a file is read, so that its size is bounded by the
+disk.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ import attrs
 from ..ledger.canonical import JsonValue, parse_json
 from ..ledger.errors import CaseFileInvalid
 from .case_checks import CaseOrigin, case_digest, checked
+from .case_columns import CaseColumns
+from .case_csv import csv_rows
+from .case_parquet import parquet_rows
 from .protocols import Case
 
 __all__ = [
@@ -26,11 +30,11 @@ __all__ = [
     "LINE_BYTES_MAX",
     "CaseFile",
     "CaseList",
+    "CaseMaker",
     "CaseSource",
     "CasesDigest",
     "CasesInLedger",
     "case_digest",
-    "cases",
     "load_cases",
     "survey",
 ]
@@ -50,11 +54,16 @@ class CaseSource(Protocol):
 
 @attrs.frozen
 class CaseFile:
-    """A case file; opened only when it is gone through. ``written`` is how people named it."""
+    """A case file; opened only when it is gone through. ``written`` is how people named it.
+
+    ``columns`` and ``delimiter`` are None where they were not said: the usual ones of its form.
+    """
 
     path: Path
     written: str
     format: str = "jsonl"
+    columns: CaseColumns | None = None
+    delimiter: str | None = None
 
     def __iter__(self) -> Iterator[Case]:
         """Each case in the file's order; raises CaseFileInvalid at the first fault."""
@@ -62,8 +71,8 @@ class CaseFile:
 
     def digested(self) -> Iterator[tuple[Case, str]]:
         with _opened(self) as file:
-            rows = FORMATS[self.format](file, self.written)
-            yield from checked(rows, CaseOrigin(self.written, "line"))
+            rows = FORMATS[self.format](file, self)
+            yield from checked(rows, CaseOrigin(self.written, "row" if self.format == "parquet" else "line"))
 
 
 @attrs.frozen
@@ -84,6 +93,29 @@ class CaseList:
 
 
 @attrs.frozen
+class CaseMaker:
+    """Cases that a function makes anew each time: as many as it likes, none of which is kept."""
+
+    make: Callable[[], Iterable[Case | Mapping[str, JsonValue]]]
+
+    def __iter__(self) -> Iterator[Case]:
+        """Each case in the order in which it is made; raises CaseFileInvalid at the first fault."""
+        return (case for case, _ in self.digested())
+
+    def digested(self) -> Iterator[tuple[Case, str]]:
+        made: object = self.make()
+        if not isinstance(made, Iterable) or isinstance(made, str | bytes | Mapping):
+            what = f"the function that makes the cases returned a {type(made).__name__}"
+            raise CaseFileInvalid(what, "Let it yield cases, or return a list of them", path="cases")
+        is_empty = True
+        for found in checked(enumerate(made, start=1), CaseOrigin("cases", "case")):
+            is_empty = False
+            yield found
+        if is_empty:
+            raise CaseFileInvalid("there are no cases", "Let the function make at least one", path="cases")
+
+
+@attrs.frozen
 class CasesInLedger:
     """Cases that were given from Python to a run that exists: its ledger has them, and nothing else."""
 
@@ -96,29 +128,29 @@ class CasesInLedger:
         )
 
 
-def cases(source: str | Path | CaseSource | Iterable[Case | Mapping[str, JsonValue]]) -> CaseSource:
-    """Cases from a case file (relative to the current folder), or from Case objects and dicts with the same keys.
-
-    A file is not opened yet. An iterable is gone through once, now. Faults raise CaseFileInvalid when the cases are
-    gone through.
-    """
-    if isinstance(source, str | Path):
-        return load_cases(source)
-    if isinstance(source, CaseFile | CaseList | CasesInLedger):
-        return source
-    return CaseList(tuple(source))
-
-
-def load_cases(path: str | Path, *, folder: Path | None = None, format: str | None = None) -> CaseFile:  # noqa: A002 - the key's name
+def load_cases(
+    path: str | Path,
+    *,
+    folder: Path | None = None,
+    format: str | None = None,  # noqa: A002 - the key's name
+    columns: CaseColumns | None = None,
+    delimiter: str | None = None,
+) -> CaseFile:
     """The case file at a path relative to the folder; its form is told from the suffix.
 
-    Raises CaseFileInvalid when the form is not known. The file itself is opened when the cases are gone through.
+    Raises CaseFileInvalid when the form is not known, or has no such columns or delimiter. The file itself is opened
+    when the cases are gone through.
     """
     found = format or _SUFFIXES.get(Path(path).suffix.lower(), "")
     if found not in FORMATS:
         what = f'{path}: the form of a case file cannot be told from "{Path(path).suffix}"'
-        raise CaseFileInvalid(what, 'Name it .jsonl, or say format = "jsonl"', path=str(path))
-    return CaseFile((folder or Path()) / path, str(path), found)
+        raise CaseFileInvalid(what, f"Name it .jsonl, .csv or .parquet, or say format = {_FORMS}", path=str(path))
+    if columns is not None and found == "jsonl":
+        what = f"{path}: JSON lines have no columns"
+        raise CaseFileInvalid(what, 'Leave columns out; each line has "id" and "input"', path=str(path))
+    if delimiter is not None and found not in ("csv", "tsv"):
+        raise CaseFileInvalid(f"{path}: nothing but CSV has a delimiter", "Leave delimiter out", path=str(path))
+    return CaseFile((folder or Path()) / path, str(path), found, columns, delimiter)
 
 
 @attrs.define
@@ -165,8 +197,9 @@ def _opened(source: CaseFile) -> IO[bytes]:
         refuse(f"the case file cannot be read ({cause.strerror})", "Make it readable", cause)
 
 
-def _json_lines(file: IO[bytes], written: str) -> Iterator[tuple[int, JsonValue]]:
+def _json_lines(file: IO[bytes], of: CaseFile) -> Iterator[tuple[int, JsonValue]]:
     """Line numbers from 1, and the value that stands there."""
+    written = of.written
     source, is_empty = CaseOrigin(written, "line"), True
     for number, line in enumerate(iter(partial(file.readline, LINE_BYTES_MAX + 1), b""), start=1):
         if number == 1 and line.startswith(_BOMS):
@@ -195,5 +228,27 @@ def _parsed(line: bytes, number: int, source: CaseOrigin) -> JsonValue:
         raise source.fault(number, what, "Write one JSON object a line") from cause
 
 
-FORMATS: Final[Mapping[str, Callable[[IO[bytes], str], Iterator[tuple[int, JsonValue]]]]] = {"jsonl": _json_lines}
-_SUFFIXES: Final = {".jsonl": "jsonl", ".ndjson": "jsonl"}
+def _csv(file: IO[bytes], of: CaseFile) -> Iterator[tuple[int, JsonValue]]:
+    usual = "\t" if of.format == "tsv" else ","
+    return csv_rows(file, of.written, columns=of.columns or CaseColumns(), delimiter=of.delimiter or usual)
+
+
+def _parquet(file: IO[bytes], of: CaseFile) -> Iterator[tuple[int, JsonValue]]:
+    return parquet_rows(file, of.written, columns=of.columns or CaseColumns())
+
+
+FORMATS: Final[Mapping[str, Callable[[IO[bytes], CaseFile], Iterator[tuple[int, JsonValue]]]]] = {
+    "jsonl": _json_lines,
+    "csv": _csv,
+    "tsv": _csv,
+    "parquet": _parquet,
+}
+_FORMS: Final = ", ".join(f'"{form}"' for form in FORMATS)
+_SUFFIXES: Final = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}

@@ -15,6 +15,7 @@ from ..ledger.planning import CasePlan, JudgePlan, RunPlan, VariantPlan
 from ..ledger.records import BudgetPlan
 from ..ledger.run_reads import RunRow
 from .case_files import CasesDigest, survey
+from .case_selection import CaseCounts, ChosenCases
 from .conversations import (
     Conversation,
     PathMaker,
@@ -63,7 +64,9 @@ class Adapters:
 class Description:
     """A work order with everything that it names found and checked.
 
-    ``turns`` counts the messages of all scripts together, once a case; None where no script says them.
+    ``turns`` counts the messages of all scripts together, once a case; None where no script says them. ``population``
+    counts the cases that the work order's were chosen from, None where all are asked or where they were not gone
+    through.
     """
 
     order: WorkOrder
@@ -75,6 +78,7 @@ class Description:
     digest: str
     conversation: Conversation | None = None
     turns: int | None = None
+    population: int | None = None
 
     @property
     def planned(self) -> int:
@@ -104,14 +108,17 @@ def describe(order: WorkOrder, adapters: Adapters) -> Description:
             missing[0] += problem.reason == "turns.missing"
 
     is_scripted = talk is not None and user is None
-    found = survey(order.cases, look=count if is_scripted else None)
+    source, counts = order.cases, CaseCounts()
+    if isinstance(source, ChosenCases):
+        source = attrs.evolve(source, counts=counts)
+    found = survey(source, look=count if is_scripted else None)
     if talk is not None and found.count and missing[0] == found.count:
         raise WorkOrderInvalid(
             f"{order.source}: conversation.turns: no case has a list of messages at {talk.spec.turns}",
             "Name the path of the messages in a case's input, as in $.turns", place="conversation.turns",
         )  # fmt: skip
     described = _described(order, targets, judges, talk, found.value(), found.count)
-    return attrs.evolve(described, turns=turns[0] if is_scripted else None)
+    return attrs.evolve(described, turns=turns[0] if is_scripted else None, population=counts.population or None)
 
 
 def describe_again(order: WorkOrder, run: RunRow, adapters: Adapters) -> Description:

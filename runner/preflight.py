@@ -8,11 +8,20 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from .budget_spec import UNITS, BudgetScope, BudgetSpec, BudgetUnit
+from .case_selection import ChosenCases
 from .descriptions import Description
 from .device_outlooks import DeviceOutlook
 from .report_models import Amount
 
-__all__ = ["BudgetOutlook", "ConversationOutlook", "Earlier", "Preflight", "VariantOutlook", "preflight_of"]
+__all__ = [
+    "BudgetOutlook",
+    "ChoiceOutlook",
+    "ConversationOutlook",
+    "Earlier",
+    "Preflight",
+    "VariantOutlook",
+    "preflight_of",
+]
 
 
 class _Part(BaseModel):
@@ -66,6 +75,17 @@ class ConversationOutlook(_Part):
     deadline_seconds: float | None
 
 
+class ChoiceOutlook(_Part):
+    """From how many cases the run's were chosen, by what: ``where`` by key, ``split``, ``sample`` with its seed."""
+
+    population: int
+    where: dict[str, list[str | int | float | bool | None]]
+    split: str | None
+    sample: int | None
+    seed: int | None
+    told: str
+
+
 class Preflight(_Part):
     """What ``run --dry-run`` says. ``action`` is what ``run`` would do: create, continue, or report a finished run."""
 
@@ -90,6 +110,7 @@ class Preflight(_Part):
     earlier: Earlier | None = None
     devices: list[DeviceOutlook] = []
     conversation: ConversationOutlook | None = None
+    chosen: ChoiceOutlook | None = None
 
 
 def preflight_of(
@@ -122,7 +143,19 @@ def preflight_of(
         budgets=[_outlook(description, spec) for spec in order.budgets],
         judges=[judge.name for judge in description.judges],
         cases_digest=description.cases_digest, identity_digest=description.digest, earlier=earlier,
-        devices=list(devices), conversation=_conversation(description),
+        devices=list(devices), conversation=_conversation(description), chosen=_chosen(description),
+    )  # fmt: skip
+
+
+def _chosen(description: Description) -> ChoiceOutlook | None:
+    source = description.order.cases
+    if not isinstance(source, ChosenCases) or description.population is None:
+        return None
+    found = source.selection
+    return ChoiceOutlook(
+        population=description.population, where={one.key: list(one.values) for one in found.where},
+        split=None if found.split is None else found.split.name, sample=found.sample,
+        seed=None if found.sample is None else found.seed, told=str(found),
     )  # fmt: skip
 
 

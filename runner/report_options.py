@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -18,8 +19,16 @@ class SliceTerm:
 
     key: str
     text: str
+    _canonical: str = attrs.field(init=False, eq=False, repr=False)
 
-    def fits(self, metadata: dict[str, Any]) -> bool:
+    @_canonical.default
+    def _canonical_of_text(self) -> str:
+        try:
+            return canonical_text(parse_json(self.text))
+        except ValueError:
+            return ""  # no JSON, so only a text can be meant
+
+    def fits(self, metadata: Mapping[str, Any]) -> bool:
         """Whether a case with this metadata belongs to the slice."""
         if self.key not in metadata:
             return False
@@ -29,19 +38,13 @@ class SliceTerm:
     def _is(self, value: Any) -> bool:
         return value == self.text if isinstance(value, str) else canonical_text(value) == self._canonical
 
-    @property
-    def _canonical(self) -> str:
-        try:
-            return canonical_text(parse_json(self.text))
-        except ValueError:
-            return ""  # no JSON, so only a text can be meant
 
-
-def slice_term(text: str) -> SliceTerm:
+def slice_term(text: str, option: str = "--slice") -> SliceTerm:
     """``KEY=VALUE`` as a term; raises UsageError. VALUE is a text, or a number, true, false or null as in JSON."""
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise UsageError(f"{text!r} is no slice", "write KEY=VALUE, such as --slice language=de")
+        noun = "no slice" if option == "--slice" else f"no {option}"
+        raise UsageError(f"{text!r} is {noun}", f"write KEY=VALUE, such as {option} language=de")
     return SliceTerm(key, value)
 
 

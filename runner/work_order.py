@@ -6,19 +6,20 @@ Read from a file by `load_work_order`, made in Python by `WorkOrder`, kept in a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias, Unpack
 
 import attrs
 
 from ..ledger.canonical import JsonValue
-from ..ledger.errors import CaseFileInvalid
 from .budget_spec import BudgetSpec
-from .case_files import CaseFile, CaseList, CasesInLedger, CaseSource, load_cases
-from .case_files import cases as read_cases
-from .protocols import GIVEN, Case, Target
+from .case_files import CaseSource
+from .protocols import GIVEN, Target
+from .report_options import SliceTerm
 from .work_order_budgets import budget_tables, read_budgets
+from .work_order_cases import GivenCases, cases_table, narrowed, source_of
+from .work_order_cases import cases as read_cases
 from .work_order_conversation import (
     AnyUser,
     ConversationOptions,
@@ -55,7 +56,6 @@ class TargetSpec:
 
 
 AnyTarget: TypeAlias = Target | TargetSpec
-AnyCases: TypeAlias = CaseSource | str | Path | Iterable[Case | Mapping[str, JsonValue]]
 
 
 @attrs.frozen(init=False)
@@ -87,7 +87,7 @@ class WorkOrder:
         self,
         name: str,
         *,
-        cases: AnyCases,
+        cases: GivenCases,
         target: AnyTarget | Mapping[str, JsonValue] | None = None,
         variants: Mapping[str, AnyTarget | Mapping[str, JsonValue]] | None = None,
         repetitions: int = 1,
@@ -126,7 +126,7 @@ class WorkOrder:
         *,
         source: str = "work order",
         folder: str | Path = "",
-        cases: AnyCases | None = None,
+        cases: GivenCases | None = None,
         targets: Mapping[str, AnyTarget] | None = None,
         judges: Mapping[str, AnyJudge] | None = None,
         user: AnyUser | None = None,
@@ -158,7 +158,7 @@ class WorkOrder:
         return {
             "version": 1,
             "name": self.name,
-            "cases": {**_cases_table(self.cases, self.folder), "repetitions": self.repetitions},
+            "cases": {**cases_table(self.cases, self.folder), "repetitions": self.repetitions},
             "variants": variants,
             "judges": [judge_table(judge) for judge in self.judges],
             "budgets": budget_tables(self.budgets),
@@ -167,6 +167,12 @@ class WorkOrder:
             **({} if self.conversation is None else {"conversation": conversation_table(self.conversation)}),
             **({} if self.gates is None else {"gates": gates_table(self.gates)}),
         }
+
+    def choosing(
+        self, *, where: Sequence[SliceTerm] = (), sample: int | None = None, seed: int | None = None
+    ) -> WorkOrder:
+        """The same with fewer cases: these conditions besides its own, and this sample instead of its own."""
+        return self.replaced(cases=narrowed(self.cases, where, sample=sample, seed=seed, place=Place(self.source)))
 
     def replaced(self, **fields: Any) -> WorkOrder:
         """The same with other fields, which are not checked again."""
@@ -198,7 +204,7 @@ def _read(raw: Mapping[str, Any], root: Place, folder: Path) -> WorkOrder:
     made = WorkOrder.__new__(WorkOrder)
     made.__attrs_init__(
         name=order.name,
-        cases=_source_of(asked, root.at("cases"), folder),
+        cases=source_of(asked, root.at("cases"), folder),
         repetitions=asked.repetitions,
         variants=variants,
         judges=judged,
@@ -217,21 +223,6 @@ def _read_gates(
     raw: Mapping[str, object] | None, variants: Mapping[str, AnyTarget], judges: Sequence[AnyJudge], root: Place
 ) -> GatesSpec | None:
     return read_gates(raw, variants=list(variants), judges=[judge.name for judge in judges], place=root.at("gates"))
-
-
-def _source_of(table: CasesTable, place: Place, folder: Path) -> CaseSource:
-    said = [key for key in ("file", "items", "given") if getattr(table, key) is not None]
-    if len(said) != 1:
-        what = f"{' and '.join(said)} exclude each other" if said else "there are no cases"
-        place.refuse(what, "Give file, or items")
-    if table.items is not None:
-        return CaseList(tuple(table.items), is_inline=True)
-    if table.file is None:
-        return CasesInLedger()
-    try:
-        return load_cases(table.file, folder=folder, format=table.format)
-    except CaseFileInvalid as cause:
-        place.at("file").refuse(cause.what, cause.remedy, cause=cause)
 
 
 def _variants(target: Any, variants: Any, root: Place, *, is_nested: bool = False) -> dict[str, AnyTarget]:
@@ -269,23 +260,6 @@ def _target(given: Any, place: Place) -> AnyTarget:
         place.refuse(what, remedy)
     target: AnyTarget = given
     return target
-
-
-def _cases_table(source: CaseSource, folder: Path) -> dict[str, JsonValue]:
-    match source:
-        case CaseFile():
-            return {"file": _without_root(Path(source.written), folder), "format": source.format}
-        case CaseList(rows=rows, is_inline=True):
-            return {"items": [row for row in rows if not isinstance(row, Case)]}
-        case _:
-            return {"given": True}
-
-
-def _without_root(path: Path, folder: Path) -> str:
-    if not path.is_absolute():
-        return path.as_posix()
-    root = folder.absolute()
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
 
 
 def _target_table(target: AnyTarget) -> dict[str, JsonValue]:

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..ledger.canonical import printable
 from ..ledger.states import BudgetKind
 from .words import nearest
+from .work_order_case_models import CasesTable, ColumnsTable, SplitTable
 from .work_order_files import Place
+from .work_order_keys import KeyClass, Name, Table, a_name
+from .work_order_keys import key as _key
 
 __all__ = [
     "TABLES",
     "BackoffTable",
     "BudgetTable",
     "CasesTable",
+    "ColumnsTable",
     "ConversationTable",
     "DeviceTable",
     "ExecutionTable",
@@ -32,6 +35,7 @@ __all__ = [
     "KeyClass",
     "OrderTable",
     "RequireTable",
+    "SplitTable",
     "TargetTable",
     "UnitBudgetTable",
     "VariantTable",
@@ -41,37 +45,6 @@ __all__ = [
 ]
 
 T = TypeVar("T", bound=BaseModel)
-NAME_CHARACTERS_MAX: Final = 200
-
-
-class KeyClass(StrEnum):
-    IDENTITY = "identity"  # what an answer depends on: never changes under a run
-    LIMIT = "limit"  # how much may be done: a change is a recorded amendment
-    THROUGHPUT = "throughput"  # how fast and how: changes freely
-    EVALUATION = "evaluation"  # what a verdict depends on: a change is a new evaluation
-    FORM = "form"  # says how the work order is written
-
-
-def _key(default: Any, key_class: KeyClass, meaning: str, *, form: str = "", **rules: Any) -> Any:
-    # ``form`` says what is wanted where the type alone does not.
-    extra: dict[str, Any] = {"class": key_class.value, "form": form}
-    return Field(default, description=meaning, json_schema_extra=extra, **rules)
-
-
-def a_name(text: str) -> str:
-    """The text, if it can be a name; raises ValueError."""
-    if not text or len(text) > NAME_CHARACTERS_MAX or text != text.strip() or not text.isprintable():
-        raise ValueError(f"a name has 1 to {NAME_CHARACTERS_MAX} printable characters, and no space at its ends")
-    return text
-
-
-Name = Annotated[str, AfterValidator(a_name)]
-
-
-class Table(BaseModel):
-    """What all tables share: no unknown key, no conversion between types."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class OrderTable(Table):
@@ -99,22 +72,6 @@ class OrderTable(Table):
         None, KeyClass.IDENTITY, "What is said in each case, turn after turn. Without it a case is one request."
     )
     gates: dict[str, Any] | None = _key(None, KeyClass.LIMIT, "What `tallystick gate` holds the run to.")
-
-
-class CasesTable(Table):
-    file: Annotated[str, Field(min_length=1)] | None = _key(
-        None, KeyClass.IDENTITY, "The case file, relative to the work order's folder. Its content counts, not its name."
-    )
-    format: Literal["jsonl"] | None = _key(
-        None, KeyClass.FORM, "Form of the case file. Told from its suffix where absent: `.jsonl`, `.ndjson`."
-    )
-    items: list[Any] | None = _key(
-        None, KeyClass.IDENTITY, "The cases themselves, as tables with the keys of a case file. Instead of `file`."
-    )
-    given: Literal[True] | None = _key(
-        None, KeyClass.FORM, "Written by tallystick into the ledger where the cases were given from Python."
-    )
-    repetitions: int = _key(1, KeyClass.IDENTITY, "How often each case is asked of each variant.", ge=1, le=1_000_000)
 
 
 class VariantTable(Table):
@@ -185,7 +142,7 @@ class BudgetTable(Table):
     bound_per_dispatch: Any = _key(
         None,
         KeyClass.LIMIT,
-        "The most that one dispatch can use. A hard budget needs it, save of `dispatches`.",
+        "The most that one dispatch can use. A hard budget needs it, save of `dispatches`, and where its targets tell it.",
         form="amount",
     )
     per: Literal["run", "role", "variant"] = _key(
@@ -363,6 +320,8 @@ class GatesTable(Table):
 TABLES: Final[Mapping[str, type[Table]]] = {
     "": OrderTable,
     "cases": CasesTable,
+    "cases.columns": ColumnsTable,
+    "cases.split": SplitTable,
     "variants.NAME": VariantTable,
     "target": TargetTable,
     "judges[]": JudgeTable,
@@ -431,11 +390,13 @@ _WANTED: Final[Mapping[str, tuple[str, str]]] = {
     "string_type": ("no text", "Write text in quotes"),
     "string_unicode": ("text that UTF-8 cannot hold", "Take out the lone surrogates"),
     "string_too_short": ("empty", "Write some text"),
+    "string_too_long": ("too long", "Write {max_length} or fewer characters"),
     "list_type": ("no list", "Write a list in square brackets"),
     "dict_type": ("no table", "Write a table of keys"),
     "greater_than_equal": ("too small", "Write {ge:g} or more"),
     "greater_than": ("too small", "Write more than {gt:g}"),
     "less_than_equal": ("too large", "Write {le} or less"),
+    "less_than": ("too large", "Write less than {lt}"),
 }
 
 

@@ -66,12 +66,12 @@ if TYPE_CHECKING:
         WorkOrderInvalid,
     )
     from .ledger.verdicts import NoVerdictReason
-    from .runner.case_files import cases
     from .runner.judge_orders import JudgeOrder, load_judge_order
     from .runner.protocols import MISSING, Case, Exchange, Judge, NoVerdict, Target, Turn, Usage, User, Verdict
     from .runner.results import ExitStatus, NextMove, RunOutcome
     from .runner.stopping import StopSwitch
     from .runner.work_order import WorkOrder, load_work_order
+    from .runner.work_order_cases import cases
 
 __all__ = [
     "MISSING",
@@ -207,7 +207,7 @@ _HOMES = {
     ".guarding": ("Budget", "Guard", "GuardSummary", "guard"),
     ".judging_api": ("evaluate", "evaluate_async", "qualify", "qualify_async"),
     ".ledger.verdicts": ("NoVerdictReason",),
-    ".runner.case_files": ("cases",),
+    ".runner.work_order_cases": ("cases",),
     ".runner.judge_orders": ("JudgeOrder", "load_judge_order"),
     ".runner.protocols": (
         "MISSING",

@@ -42,23 +42,37 @@ def cli() -> None:
 @click.argument("order", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Check everything and show what would be done; call nothing.")
 @click.option("--limit", type=_POSITIVE, metavar="N", help="Take up at most N planned observations, then stop.")
+@click.option("--where", multiple=True, metavar="KEY=VALUE", help="Only cases with this metadata, as [cases] where.")
+@click.option("--sample", type=_POSITIVE, metavar="N", help="Only N cases, as [cases] sample.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Which N cases, as [cases] seed.")
 @click.option("--concurrency", type=_CONCURRENCY, metavar="N", help="At most N calls at a time.")
 @click.option("--new", is_flag=True, help="Begin a new run, which pays again, even if there is one of this work order.")
 @json_output
 @common
 @click.pass_obj
 def run(
-    settings: Settings, order: Path, *, dry_run: bool, limit: int | None, concurrency: int | None, new: bool
+    settings: Settings,
+    order: Path,
+    *,
+    dry_run: bool,
+    limit: int | None,
+    where: tuple[str, ...],
+    sample: int | None,
+    seed: int | None,
+    concurrency: int | None,
+    new: bool,
 ) -> int:
     """Execute the work order in the file ORDER.
 
-    An unfinished run of the same work order goes on. A finished one prints its report and makes no call.
+    An unfinished run of the same work order goes on. A finished one prints its report and makes no call. Which cases
+    are asked is part of what the run is: with other --where, --sample or --seed it is another run.
     """
     from . import running
 
+    choice = running.CaseChoice(where, sample, seed)
     if dry_run:
-        return running.show_preflight(settings, order, concurrency=concurrency, new=new)
-    return running.run_order(settings, order, limit=limit, concurrency=concurrency, new=new)
+        return running.show_preflight(settings, order, choice, concurrency=concurrency, new=new)
+    return running.run_order(settings, order, choice, limit=limit, concurrency=concurrency, new=new)
 
 
 @cli.command(short_help="Recover a run and go on with it.")

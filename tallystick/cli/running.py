@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
+import attrs
+
 from .._wiring import ADAPTERS
 from ..ledger.coordinators import Coordinator, refuse_busy
 from ..ledger.errors import LedgerMissing, RunNotFound
@@ -15,13 +17,14 @@ from ..runner.descriptions import Description, describe
 from ..runner.device_outlooks import DeviceOutlook, device_outlooks
 from ..runner.identity import Section, compare, refuse_changes
 from ..runner.preflight import Earlier, Preflight, preflight_of
+from ..runner.report_options import slice_term
 from ..runner.report_reading import report_of
 from ..runner.reports import run_end
 from ..runner.results import RunOutcome
 from ..runner.sessions import Session, find_or_create, reopened, run_session
 from ..runner.stopping import StopSwitch
 from ..runner.tally import Tally
-from ..runner.work_order import load_work_order
+from ..runner.work_order import WorkOrder, load_work_order
 from .changes import apply_changes, read_changes
 from .interrupts import Interrupts
 from .live import Display
@@ -32,13 +35,28 @@ from .screens import show_card, show_end
 from .screens import show_preflight as show_preflight_on
 from .settings import Settings
 
-__all__ = ["named_or_newest", "resume_run", "run_order", "show_preflight"]
+__all__ = ["CaseChoice", "named_or_newest", "resume_run", "run_order", "show_preflight"]
 
 
-def show_preflight(settings: Settings, order: Path, *, concurrency: int | None, new: bool) -> int:
+@attrs.frozen
+class CaseChoice:
+    """Which cases the command line asks for, besides what the work order says."""
+
+    where: Sequence[str] = ()
+    sample: int | None = None
+    seed: int | None = None
+
+    def of(self, order: WorkOrder) -> WorkOrder:
+        """The work order with these cases alone; raises UsageError."""
+        return order.choosing(
+            where=[slice_term(text, "--where") for text in self.where], sample=self.sample, seed=self.seed
+        )
+
+
+def show_preflight(settings: Settings, order: Path, choice: CaseChoice, *, concurrency: int | None, new: bool) -> int:
     """``run --dry-run``: check everything, call nothing, change nothing."""
     with settings.aside():
-        description = describe(load_work_order(order), ADAPTERS)
+        description = describe(choice.of(load_work_order(order)), ADAPTERS)
     known = _known_run(settings.ledger_path, description, new=new)
     found = _preflight(settings, description, known, concurrency)
     if settings.json:
@@ -48,10 +66,12 @@ def show_preflight(settings: Settings, order: Path, *, concurrency: int | None, 
     return 0
 
 
-def run_order(settings: Settings, order: Path, *, limit: int | None, concurrency: int | None, new: bool) -> int:
+def run_order(
+    settings: Settings, order: Path, choice: CaseChoice, *, limit: int | None, concurrency: int | None, new: bool
+) -> int:
     """``run``: an unfinished run of the work order goes on, a finished one prints its report."""
     with settings.aside():
-        description = describe(load_work_order(order), ADAPTERS)
+        description = describe(choice.of(load_work_order(order)), ADAPTERS)
     path = settings.ledger_path
     known = _known_run(path, description, new=new)
     outlook = _preflight(settings, description, known, concurrency)

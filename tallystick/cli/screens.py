@@ -15,7 +15,7 @@ from .words import budget_name, command_words, duration, in_words, joined, money
 if TYPE_CHECKING:
     from ..ledger.coordinators import Coordinator
     from ..ledger.ledger import Ledger
-    from ..runner.preflight import BudgetOutlook, ConversationOutlook, Preflight, VariantOutlook
+    from ..runner.preflight import BudgetOutlook, ChoiceOutlook, ConversationOutlook, Preflight, VariantOutlook
     from ..runner.sessions import Session
     from ..runner.tally import Tally
 
@@ -47,6 +47,7 @@ def show_preflight(screen: Screen, found: Preflight) -> None:
     tries = f"{plural(found.attempts_max, 'attempt')} each, {plural(found.dispatches_max, 'send')} an attempt"
     rows = [
         ("population", f"{size} = {found.planned} planned"),
+        *([] if found.chosen is None else [("cases", _choice(found.cases, found.chosen))]),
         ("limits", f"{tries}, {duration(found.deadline_seconds)} an attempt, {found.concurrency} at a time"),
         *([] if found.conversation is None else [("conversation", _said(found.conversation))]),
         *(("budget", _outlook(line)) for line in found.budgets),
@@ -83,6 +84,10 @@ def _side(found: Preflight, side: VariantOutlook) -> str:
         sends = (retries + 1) * found.attempts_max
         told += f"; {name} retries {retries} times by itself: up to {sends} sends of one request"
     return told
+
+
+def _choice(count: int, chosen: ChoiceOutlook) -> str:
+    return f"{count:,} of {chosen.population:,}, {chosen.told}"
 
 
 def _said(one: ConversationOutlook) -> str:

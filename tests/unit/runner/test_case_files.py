@@ -20,11 +20,11 @@ from tallystick.runner.case_files import (
     CaseFile,
     CasesInLedger,
     case_digest,
-    cases,
     load_cases,
     survey,
 )
 from tallystick.runner.protocols import MISSING, Case
+from tallystick.runner.work_order_cases import cases
 
 TEXT = st.text(st.characters(exclude_categories=()), max_size=20)
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT
@@ -214,7 +214,7 @@ def test_a_line_may_be_as_long_as_the_limit(tmp_path: Path, monkeypatch: pytest.
     assert survey(written(tmp_path, GOOD, "")).count == 1
 
 
-@pytest.mark.parametrize("name", ["q.csv", "q.txt", "q", "jsonl"])
+@pytest.mark.parametrize("name", ["q.xls", "q.txt", "q", "jsonl"])
 def test_a_form_that_cannot_be_told_is_refused_when_the_file_is_named(name: str) -> None:
     with pytest.raises(CaseFileInvalid, match="the form of a case file cannot be told"):
         load_cases(name)

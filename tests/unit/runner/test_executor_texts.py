@@ -13,7 +13,6 @@ from tallystick.adapters.rule_judges import exact
 from tallystick.ledger.canonical import JsonValue, canonical_bytes, parse_json
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.states import DispatchState, IfUnknown, SlotState
-from tallystick.runner.case_files import cases
 from tallystick.runner.descriptions import describe
 from tallystick.runner.protocols import (
     Dispatching,
@@ -21,6 +20,7 @@ from tallystick.runner.protocols import (
 )
 from tallystick.runner.results import NextMove
 from tallystick.runner.sessions import find_or_create, run_session
+from tallystick.runner.work_order_cases import cases
 from tests.unit.runner.scripted import (
     ANSWERED,
     UNKNOWN,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tallystick.ledger.canonical import canonical_text, parse_json
 from tallystick.ledger.errors import IdentityChanged, UsageError
 from tallystick.ledger.states import IfUnknown
-from tallystick.runner.case_files import cases, survey
+from tallystick.runner.case_files import survey
 from tallystick.runner.errors import IdentityNewer
 from tallystick.runner.identity import (
     IDENTITY_VERSION,
@@ -24,6 +24,7 @@ from tallystick.runner.identity import (
 )
 from tallystick.runner.protocols import Case, Target
 from tallystick.runner.work_order import WorkOrder
+from tallystick.runner.work_order_cases import cases
 from tests.unit.runner.given import StillJudge, StillTarget, a_work_order
 
 ROWS = [Case("a", 1), Case("b", 2)]

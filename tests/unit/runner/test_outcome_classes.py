@@ -10,11 +10,11 @@ from tallystick.adapters.rule_judges import exact
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.slot_reads import scores_of
 from tallystick.ledger.states import SlotState
-from tallystick.runner.case_files import cases
 from tallystick.runner.descriptions import describe
 from tallystick.runner.protocols import Dispatching, Outcome
 from tallystick.runner.results import NextMove
 from tallystick.runner.sessions import find_or_create, run_session
+from tallystick.runner.work_order_cases import cases
 from tests.unit.runner.scripted import ANSWERED, FAILED, REFUSED, Scripted, held_and_settled, order_of
 
 

@@ -1,0 +1,200 @@
+"""Which cases of a file are asked: by metadata, by split, by sample, in this order.
+
+Both draws are made from the case's id alone, by a digest with a seed: neither the order of the file nor what else
+stands in it decides about a case in a split, and a larger sample contains a smaller one of the same seed. Splits and
+samples draw apart, so that a sample out of a split is none of its own corner.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import itertools
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import Final
+
+import attrs
+
+from ..ledger.canonical import JsonValue, canonical_text, printable
+from ..ledger.errors import CaseFileInvalid
+from .case_files import CaseSource
+from .protocols import Case
+from .report_options import SliceTerm
+from .words import nearest
+
+__all__ = ["CaseCounts", "CaseSelection", "ChosenCases", "Condition", "Split"]
+
+_BITS: Final = 256
+_SEEN_MAX: Final = 8
+_KEYS_MAX: Final = 200
+
+
+@attrs.frozen
+class Condition:
+    """Cases whose metadata has one of the values under ``key``; each is compared as a report's slice is."""
+
+    key: str
+    values: tuple[JsonValue, ...]
+    _terms: tuple[SliceTerm, ...] = attrs.field(init=False, eq=False, repr=False)
+
+    @_terms.default
+    def _terms_of_values(self) -> tuple[SliceTerm, ...]:
+        texts = (value if isinstance(value, str) else canonical_text(value) for value in self.values)
+        return tuple(SliceTerm(self.key, text) for text in texts)
+
+    def fits(self, case: Case) -> bool:
+        return any(term.fits(case.metadata) for term in self._terms)
+
+    def __str__(self) -> str:
+        return f"{self.key} = {' or '.join(term.text for term in self._terms)}"
+
+
+@attrs.frozen
+class Split:
+    """The part ``name`` of all parts: they lie side by side in the order of their names, each as wide as its weight."""
+
+    name: str
+    parts: Mapping[str, int | float]
+    seed: int = 0
+    _bounds: tuple[int, int] = attrs.field(init=False, eq=False, repr=False)
+
+    @_bounds.default
+    def _bounds_of_parts(self) -> tuple[int, int]:
+        # By their decimal text: 0.1 is a tenth, which no float is.
+        weights = {name: Fraction(str(weight)) for name, weight in sorted(self.parts.items())}
+        total, before = sum(weights.values()), sum(weight for name, weight in weights.items() if name < self.name)
+        low, high = (int(edge / total * 2**_BITS) for edge in (before, before + weights[self.name]))
+        return low, high
+
+    def has(self, case: Case) -> bool:
+        low, high = self._bounds
+        return low <= _rank("split", self.seed, case.id) < high
+
+    def __str__(self) -> str:
+        weights = ", ".join(f"{name} {weight}" for name, weight in sorted(self.parts.items()))
+        return f"split {self.name} of {weights}" + (f" with seed {self.seed}" if self.seed else "")
+
+
+@attrs.frozen
+class CaseSelection:
+    """What is asked for; a selection that asks for nothing takes every case."""
+
+    where: tuple[Condition, ...] = ()
+    split: Split | None = None
+    sample: int | None = None
+    seed: int = 0
+
+    def __str__(self) -> str:
+        parts = [f"where {' and '.join(map(str, self.where))}"] if self.where else []
+        parts += [] if self.split is None else [str(self.split)]
+        parts += [] if self.sample is None else [f"a sample of {self.sample:,} by seed {self.seed}"]
+        return ", ".join(parts)
+
+
+@attrs.define
+class CaseCounts:
+    """How many cases there were in all, and how many the selection took; filled while they pass by."""
+
+    population: int = 0
+    chosen: int = 0
+
+
+@attrs.frozen
+class ChosenCases:
+    """The cases of a source that a selection takes, in the source's order. Faults of the others are told as well.
+
+    ``counts`` is filled anew each time that they are gone through.
+    """
+
+    source: CaseSource
+    selection: CaseSelection
+    counts: CaseCounts = attrs.field(factory=CaseCounts, eq=False, repr=False)
+
+    def __iter__(self) -> Iterator[Case]:
+        return (case for case, _ in self.digested())
+
+    def digested(self) -> Iterator[tuple[Case, str]]:
+        """Each case with its digest; raises CaseFileInvalid where too few are there.
+
+        A sample goes through the source twice, since every case decides who is in it.
+        """
+        counts, cutoff = self.counts, self._cutoff()
+        counts.population = counts.chosen = 0
+        for case, digest in self._left(counts):
+            if cutoff is None or _rank("sample", self.selection.seed, case.id) <= cutoff:
+                counts.chosen += 1
+                yield case, digest
+
+    def _cutoff(self) -> int | None:
+        """The highest rank within the sample, None without one."""
+        size, seed = self.selection.sample, self.selection.seed
+        if size is None:
+            return None
+        ranks: list[int] = []  # negative: the heap's first is the highest
+        for case, _ in self._left(CaseCounts()):
+            rank = -_rank("sample", seed, case.id)
+            if len(ranks) < size:
+                heapq.heappush(ranks, rank)
+            elif rank > ranks[0]:
+                heapq.heapreplace(ranks, rank)
+        if len(ranks) < size:
+            of = str(attrs.evolve(self.selection, sample=None))
+            what = f"a sample of {size:,} is asked for, and there are {len(ranks):,} cases"
+            remedy = f"Write sample = {len(ranks)} or less, or leave it out"
+            raise self._fault(what + (f" ({of})" if of else ""), remedy)
+        return -ranks[0]
+
+    def _left(self, counts: CaseCounts) -> Iterator[tuple[Case, str]]:
+        """What ``where`` and ``split`` leave."""
+        where, split = self.selection.where, self.selection.split
+        seen, matched, is_empty = _Seen(), 0, True
+        for case, digest in self.source.digested():
+            counts.population += 1
+            if not matched:
+                seen.add(case, where)
+            if all(condition.fits(case) for condition in where):
+                matched += 1
+                if split is None or split.has(case):
+                    is_empty = False
+                    yield case, digest
+        if not matched:
+            raise self._nothing(counts.population, seen)
+        if is_empty:
+            raise self._fault(f"no case is in {split}: there are {matched:,} to be split", "Make that part larger")
+
+    def _nothing(self, population: int, seen: _Seen) -> CaseFileInvalid:
+        for condition in self.selection.where:
+            if condition.key not in seen.values:
+                what = f'no case has "{printable(condition.key)}" in its metadata'
+                return self._fault(what, nearest(condition.key, seen.keys) if seen.keys else "Their metadata is empty")
+        told = "; ".join(f"{key} is {', '.join(found)}" for key, found in seen.values.items())
+        wanted = " and ".join(map(str, self.selection.where))
+        what = f"none of {population:,} cases has {printable(wanted)}"
+        return self._fault(what, f"Ask for values that are there: {printable(told)}")
+
+    def _fault(self, what: str, remedy: str) -> CaseFileInvalid:
+        name = str(getattr(self.source, "written", "cases"))
+        return CaseFileInvalid(f"{name}: {what}", remedy, path=name)
+
+
+@attrs.define
+class _Seen:
+    """What stands in the metadata, as long as nothing has fitted: for the words of a fault."""
+
+    keys: set[str] = attrs.field(factory=set)
+    values: dict[str, dict[str, None]] = attrs.field(factory=dict)
+
+    def add(self, case: Case, where: tuple[Condition, ...]) -> None:
+        self.keys.update(itertools.islice(case.metadata, max(0, _KEYS_MAX - len(self.keys))))
+        for condition in where:
+            if condition.key in case.metadata:
+                found = self.values.setdefault(condition.key, {})
+                if len(found) < _SEEN_MAX:
+                    value = case.metadata[condition.key]
+                    found[(value if isinstance(value, str) else canonical_text(value))[:40]] = None
+
+
+def _rank(draw: str, seed: int, case_id: str) -> int:
+    text = f"tallystick {draw} 1\n{seed}\n{case_id}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.sha256(text).digest(), "big")
