@@ -13,28 +13,18 @@ import attrs
 from pydantic import Field
 
 from ..ledger.canonical import JsonValue, parse_json
-from ..ledger.errors import WorkOrderInvalid
 from ..ledger.states import DispatchState
-from ..runner.protocols import MISSING, Missing, Outcome, Usage
+from ..runner.protocols import Missing, Outcome, Usage
 from .outcomes import one_line
 from .paths import Path, read_path
 from .tables import Table
 from .templates import text_of
-from .usage import usage_of_counts
+from .usage_rules import UsageRules, UsageTable, read_usage_rules
 
 __all__ = ["BodyReader", "BodyRules", "BodyTable", "ErrorTable", "FlagTable", "UsageTable", "read_body_rules"]
 
 _BOM: Final = b"\xef\xbb\xbf"
 _KNOWN_ENDS: Final = (None, False, "", 0)
-
-
-class UsageTable(Table):
-    """Where the counts stand in the body."""
-
-    tokens_in: str | None = Field(None, description="Path of the count of tokens that went in.")
-    tokens_out: str | None = Field(None, description="Path of the count of tokens that came out.")
-    cost_usd: str | None = Field(None, description="Path of the cost in US dollars, a number or a decimal text.")
-    raw: str | None = Field(None, description="What is kept as it was reported; the counts' common parent if absent.")
 
 
 class ErrorTable(Table):
@@ -62,11 +52,13 @@ class BodyTable(Table):
 
 
 class BodyReader(Protocol):
-    """What reads the whole body of a good status, and the usage in that of a bad one."""
+    """What reads the whole body of a good status, and the usage in that of a bad one, or in one that broke off."""
 
     def outcome(self, body: bytes, *, told: str, charset: str = ...) -> Outcome: ...
 
     def usage_of(self, body: bytes) -> Usage | None: ...
+
+    def usage_of_cut(self, body: bytes) -> Usage | None: ...
 
 
 @attrs.frozen
@@ -74,7 +66,7 @@ class BodyRules:
     """How bodies of one target are read."""
 
     answer: Path | None  # None: the whole body as text
-    usage: Mapping[str, Path]
+    usage: UsageRules
     evidence: Mapping[str, Path]
     flags: Mapping[str, tuple[Path, JsonValue]]
     error: Path | None
@@ -127,12 +119,12 @@ class BodyRules:
         except (ValueError, RecursionError):
             return None
 
+    def usage_of_cut(self, body: bytes) -> Usage | None:  # noqa: ARG002 - half a document is none
+        """What a body that broke off had told until then: nothing."""
+        return None
+
     def usage_in(self, document: JsonValue) -> Usage | None:
-        if not self.usage:
-            return None
-        found = {name: path.find(document) for name, path in self.usage.items()}
-        raw = found.pop("raw", MISSING)
-        return usage_of_counts(found, raw=raw)
+        return self.usage.in_document(document)
 
     def error_in(self, document: JsonValue) -> str | None:
         if self.error is None:
@@ -155,7 +147,7 @@ def read_body_rules(table: BodyTable, *, place: str) -> BodyRules:
     error = ErrorTable(path=table.error) if isinstance(table.error, str) else table.error
     return BodyRules(
         answer=None if table.answer == "text" else read_path(table.answer, place=f"{place}.answer"),
-        usage=_usage_paths(table.usage, f"{place}.usage"),
+        usage=read_usage_rules(table.usage, f"{place}.usage"),
         evidence={name: read_path(text, place=f"{place}.evidence.{name}") for name, text in table.evidence.items()},
         flags={
             name: (read_path(flag.path, place=f"{place}.flags.{name}"), flag.equals)
@@ -164,25 +156,6 @@ def read_body_rules(table: BodyTable, *, place: str) -> BodyRules:
         error=None if error is None else read_path(error.path, place=f"{place}.error"),
         is_error_refusal=error is not None and error.refused,
     )
-
-
-def _usage_paths(table: UsageTable | None, place: str) -> dict[str, Path]:
-    if table is None:
-        return {}
-    told = {name: text for name, text in table.model_dump().items() if text is not None}
-    if not told:
-        raise WorkOrderInvalid(f"{place}: no path is given", "Name tokens_in, tokens_out or cost_usd", place=place)
-    if "raw" not in told:
-        told["raw"] = _parent(next(iter(told.values())))
-    return {name: read_path(text, place=f"{place}.{name}") for name, text in told.items()}
-
-
-def _parent(path: str) -> str:
-    """``$.usage`` for ``$.usage.input``, ``/usage`` for ``/usage/input``."""
-    if path.startswith("/"):
-        return path.rpartition("/")[0] or "$"
-    parent = path.rpartition(".")[0]
-    return parent if parent.startswith("$") and not parent.endswith(".") else "$"
 
 
 def _parsed(body: bytes) -> JsonValue:

@@ -81,6 +81,13 @@ class ChatReplies:
         except (ValueError, RecursionError):
             return None
 
+    def usage_of_cut(self, body: bytes) -> Usage | None:
+        """What a stream that broke off had told until then."""
+        if not body.startswith(_FIELDS):
+            return None
+        streamed = read_chat_stream(body, told="")
+        return broken_off(_usage_in(streamed.document if isinstance(streamed, StreamFault) else streamed))
+
     def _completion(self, document: JsonValue, told: str) -> Outcome:
         usage = _usage_in(document)
         found = document if isinstance(document, Mapping) else {}

@@ -21,6 +21,7 @@ from .chat_table import ChatTable
 from .http_table import HttpTable
 from .http_target import HttpTarget
 from .price_files import prices_of
+from .pricing import bounds_by_unit, priced_outcome
 from .secrets import SecretTable, secret_value
 from .tables import read_table
 
@@ -51,8 +52,8 @@ class ChatTarget(HttpTarget):
         self._requests = self._requests.with_body(asked.body, asked.turn_needs)
         self.takes_turns, self.needs_turns = asked.turn_needs.hears, asked.turn_needs.needs
         self._chat = table
-        self._prices = None if table.prices is None else prices_of(table.prices, folder=folder, place=f"{place}.prices")
-        self.bounded_units = frozenset(self._bounds(1))
+        if table.prices is not None:
+            self.prices = prices_of(table.prices, folder=folder, place=f"{place}.prices")
 
     def identity(self) -> Mapping[str, JsonValue]:
         """The table without what only says how fast, how often and by which key, and what is at its default."""
@@ -73,11 +74,17 @@ class ChatTarget(HttpTarget):
 
     async def dispatch(self, prepared: Prepared, dispatching: Dispatching) -> Outcome:
         outcome = await super().dispatch(prepared, dispatching)
-        if self._prices is not None:
-            outcome = attrs.evolve(outcome, usage=self._prices.priced(outcome.usage, self._chat.model))
         if outcome.state is DispatchState.FAILED and error_code(outcome.raw) in FILTER_CODES:
             return attrs.evolve(outcome, reason="chat.content_filter")
         return outcome
+
+    def priced(self, outcome: Outcome) -> Outcome:
+        return priced_outcome(outcome, self.prices, self._chat.model)
+
+    @property
+    def bounded_units(self) -> frozenset[str]:
+        """The units of budgets that it can tell for requests of text."""
+        return frozenset(self._bounds_for(1))
 
     def bounds_of(self, prepared: Prepared) -> Mapping[str, int]:
         """The most that one dispatch can use, by unit of a budget.
@@ -88,19 +95,13 @@ class ChatTarget(HttpTarget):
         """
         declared = self._chat.tokens_in_max
         if not holds_only_text(prepared.payload):
-            return {} if declared is None else self._bounds(declared)
+            return {} if declared is None else self._bounds_for(declared)
         size = len(prepared.payload)
-        return self._bounds(size if declared is None else min(size, declared))
+        return self._bounds_for(size if declared is None else min(size, declared))
 
-    def _bounds(self, tokens_in: int) -> dict[str, int]:
-        table, tokens_out = self._chat, self._chat.reply_tokens_max
-        if tokens_out is None:
-            return {"tokens_in": tokens_in}
-        bounds = {"tokens_in": tokens_in, "tokens_out": tokens_out, "tokens": tokens_in + tokens_out}
-        if self._prices is not None:
-            found = self._prices.bound(table.model, tokens_in_max=tokens_in, tokens_out_max=tokens_out)
-            bounds |= {} if found.nanousd is None else {"nanousd": found.nanousd}
-        return bounds
+    def _bounds_for(self, tokens_in: int) -> Mapping[str, int]:
+        tokens_out = self._chat.reply_tokens_max
+        return bounds_by_unit(self.prices, self._chat.model, tokens_in=tokens_in, tokens_out=tokens_out)
 
 
 def _wire_table(table: ChatTable, place: str) -> HttpTable:

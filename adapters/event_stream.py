@@ -6,6 +6,7 @@ outcome is unknown, because it was worked on and may have been paid for.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -15,11 +16,12 @@ from pydantic import Field, model_validator
 
 from ..ledger.canonical import JsonValue, parse_json
 from ..ledger.states import DispatchState
-from ..runner.protocols import Missing, Outcome, Usage
+from ..runner.protocols import Outcome, Usage
 from .bodies import BodyRules
 from .outcomes import one_line
 from .paths import Path, read_path
 from .tables import Table
+from .usage_shapes import broken_off
 
 __all__ = ["EventRules", "EventsTable", "events_of", "read_event_rules", "whole_text"]
 
@@ -57,18 +59,20 @@ class EventRules:
             if name == "error":
                 message = one_line(f"{told}: {data}")
                 return Outcome(
-                    state=DispatchState.FAILED, reason="body.error", message=message, usage=self._usage(documents)
+                    state=DispatchState.FAILED, reason="body.error", message=message, usage=self._seen(documents)
                 )
             try:
                 documents.append(parse_json(data))
             except (ValueError, RecursionError):
                 message = one_line(f"{told}, an event is not JSON: {data}")
-                return Outcome(state=DispatchState.FAILED, reason="answer.not_json", message=message)
+                return Outcome(
+                    state=DispatchState.FAILED, reason="answer.not_json", message=message, usage=self._seen(documents)
+                )
             error = self._rules.error_in(documents[-1])
             if error is not None:
-                return attrs.evolve(self._rules.error_outcome(error, told), usage=self._usage(documents))
+                return attrs.evolve(self._rules.error_outcome(error, told), usage=self._seen(documents))
         message = f"{told}, and the stream stopped after {len(documents)} events without its end"
-        return Outcome(state=DispatchState.UNKNOWN, reason="stream.cut", message=message, usage=self._usage(documents))
+        return Outcome(state=DispatchState.UNKNOWN, reason="stream.cut", message=message, usage=self._seen(documents))
 
     def _whole(self, documents: list[JsonValue], told: str) -> Outcome:
         pieces = [self._text.find(document) for document in documents]
@@ -92,16 +96,23 @@ class EventRules:
         )
 
     def _usage(self, documents: list[JsonValue]) -> Usage | None:
-        told = [usage for usage in map(self._rules.usage_in, documents) if usage is not None]
-        reported = [usage for usage in told if not isinstance(usage.raw, Missing) and usage.raw is not None]
-        merged: Usage | None = None
-        for usage in reported:
-            merged = usage if merged is None else _later(merged, usage)
-        return merged if merged is not None else (told[-1] if told else None)
+        return self._rules.usage.in_events(documents)
+
+    def _seen(self, documents: list[JsonValue]) -> Usage | None:
+        """What had been told before the stream went wrong; more may have come out."""
+        return broken_off(self._usage(documents))
 
     def usage_of(self, body: bytes) -> Usage | None:
         """The usage in an error's body, which is no stream."""
         return self._rules.usage_of(body)
+
+    def usage_of_cut(self, body: bytes) -> Usage | None:
+        """What the whole events of a stream that broke off had told."""
+        documents: list[JsonValue] = []
+        for _, data in events_of(body.decode("utf-8", "replace")):
+            with contextlib.suppress(ValueError, RecursionError):
+                documents.append(parse_json(data))
+        return self._seen(documents)
 
 
 def read_event_rules(table: EventsTable, rules: BodyRules, *, place: str) -> EventRules:
@@ -116,17 +127,6 @@ def whole_text(pieces: list[str]) -> str:
     if joined.isascii():
         return joined
     return joined.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-
-
-def _later(earlier: Usage, later: Usage) -> Usage:
-    """Counts are told piece by piece (what went in at the beginning, what came out at the end); later ones count."""
-    return Usage(
-        tokens_in=earlier.tokens_in if later.tokens_in is None else later.tokens_in,
-        tokens_out=earlier.tokens_out if later.tokens_out is None else later.tokens_out,
-        cost_nanousd=earlier.cost_nanousd if later.cost_nanousd is None else later.cost_nanousd,
-        raw=later.raw,
-        problems=(*earlier.problems, *later.problems),
-    )
 
 
 def events_of(text: str) -> Iterator[tuple[str, str]]:

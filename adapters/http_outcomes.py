@@ -83,6 +83,7 @@ def outcome_of_cut(
         message=one_line(message),
         raw=body or None,
         raw_cut=bool(body),
+        usage=bodies.usage_of_cut(body) if body and 200 <= reply.status < 300 else None,
         status=reply.status or None,
     )
 

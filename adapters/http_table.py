@@ -75,6 +75,12 @@ class HttpTable(BodyTable):
     proxy: str | None = Field(None, description="URL of an HTTP proxy; the environment's is never used.")
     ca_file: str | None = Field(None, description="Certificates to trust, relative to the work order's folder.")
     version: str | None = Field(None, description="Version of what answers; counts in the run's identity.")
+    model: str | None = Field(None, description="The model that answers, by its name in the prices.")
+    prices: str | dict[str, Any] | None = Field(
+        None, description="What tokens cost: a price file or a table; those of the work order if absent."
+    )
+    tokens_in_max: int | None = Field(None, ge=1, description="The most tokens that go in with a request, for budgets.")
+    tokens_out_max: int | None = Field(None, ge=1, description="The most that come out, for budgets.")
 
     @model_validator(mode="after")
     def _is_of_one_mind(self) -> HttpTable:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import attrs
 from pydantic import Field, model_validator
 
 from ..ledger.canonical import JsonValue
@@ -24,6 +22,9 @@ from ..runner.protocols import Dispatching, NoVerdict, Observed, Outcome, Prepar
 from .http_table import HttpTable
 from .http_target import HttpTarget
 from .outcomes import one_line
+from .price_files import prices_of
+from .prices import Amount, ModelPrices, PriceTable
+from .pricing import priced_outcome
 from .secrets import SecretTable
 from .tables import Table, nearest, read_table
 from .target_judge import CallingTable, TargetJudge, parts_of
@@ -48,30 +49,21 @@ Rubric:
 class PricesTable(Table):
     """What tokens cost, in US dollars for a million of them."""
 
-    usd_per_million_in: str = Field(description='Of tokens that go in, as decimal text: "0.15".')
-    usd_per_million_out: str = Field(description="Of tokens that come out.")
-    usd_per_million_cached: str | None = Field(
+    usd_per_million_in: Amount = Field(description='Of tokens that go in, as decimal text: "0.15".')
+    usd_per_million_out: Amount = Field(description="Of tokens that come out.")
+    usd_per_million_cached: Amount | None = Field(
         None, description="Of those of the tokens in that the endpoint had cached; as the others if absent."
     )
     as_of: str | None = Field(None, description="The day that they are of, for people.")
 
-    @model_validator(mode="after")
-    def _are_amounts(self) -> PricesTable:
-        for name in ("usd_per_million_in", "usd_per_million_out", "usd_per_million_cached"):
-            text = getattr(self, name)
-            if text is not None and not (text.replace(".", "", 1).isdigit() and text.isascii() and len(text) <= 20):
-                raise ValueError(f'{name} is an amount such as "0.15", not "{one_line(text, length_max=40)}"')
-        return self
-
-    def nanousd(self, tokens_in: int, tokens_out: int, cached: int) -> int:
-        """The cost, rounded up: it is never understated."""
-        cached = min(cached, tokens_in)
-        price_in = Decimal(self.usd_per_million_in)
-        price_cached = price_in if self.usd_per_million_cached is None else Decimal(self.usd_per_million_cached)
-        millionths = (
-            price_in * (tokens_in - cached) + price_cached * cached + Decimal(self.usd_per_million_out) * tokens_out
-        )
-        return int((millionths * 1000).to_integral_value(ROUND_CEILING))
+    def of_model(self, model: str) -> PriceTable:
+        """The same as a price table: each class of tokens costs what its side does."""
+        into, out = self.usd_per_million_in, self.usd_per_million_out
+        entry = ModelPrices(
+            input=into, cache_read=self.usd_per_million_cached or into, cache_write=into, cache_write_long=into,
+            audio_input=into, output=out, audio_output=out,
+        )  # fmt: skip
+        return PriceTable({model: [entry]}, as_of=self.as_of)
 
 
 class LlmJudgeTable(CallingTable):
@@ -97,7 +89,9 @@ class LlmJudgeTable(CallingTable):
         {"temperature": 0}, description="Further keys of the request: `temperature`, `max_tokens`, `seed`, …"
     )
     headers: dict[str, str | SecretTable] = Field({}, description="Text, or `{ env = NAME, prefix = … }` for a secret.")
-    prices: PricesTable | None = Field(None, description="What tokens cost; the cost is unknown if absent.")
+    prices: PricesTable | str | None = Field(
+        None, description="What tokens cost: a table, or a price file; those of the work order if absent."
+    )
     connect_seconds: float = Field(10.0, gt=0, description="Bound of connecting, TLS included.")
     connections: int | None = Field(None, ge=1, description="Bound of connections; the concurrency if absent.")
     proxy: str | None = Field(None, description="URL of an HTTP proxy; the environment's is never used.")
@@ -140,6 +134,7 @@ class LlmJudge(TargetJudge):
         )
         self._table = table
         self._shown = shown
+        self.prices = _prices_of(table, folder, place)
 
     def identity(self) -> Mapping[str, JsonValue]:
         """The endpoint, the model, its parameters, the rubric, what it is shown and how its reply is read."""
@@ -188,15 +183,12 @@ class LlmJudge(TargetJudge):
             "type": "object", "properties": properties, "required": [*properties], "additionalProperties": False,
         }  # fmt: skip
 
-    async def dispatch(self, prepared: Prepared, dispatching: Dispatching) -> Outcome:
-        return self._priced(await super().dispatch(prepared, dispatching))
+    def use_prices(self, prices: PriceTable) -> None:
+        """Take the prices of the work order, where the judge's own table has none."""
+        self.prices = self.prices or prices
 
-    def _priced(self, outcome: Outcome) -> Outcome:
-        usage, prices = outcome.usage, self._table.prices
-        if usage is None or prices is None or usage.tokens_in is None or usage.tokens_out is None:
-            return outcome
-        cost = prices.nanousd(usage.tokens_in, usage.tokens_out, _cached(usage.raw))
-        return attrs.evolve(outcome, usage=attrs.evolve(usage, cost_nanousd=cost))
+    async def dispatch(self, prepared: Prepared, dispatching: Dispatching) -> Outcome:
+        return priced_outcome(await super().dispatch(prepared, dispatching), self.prices, self._table.model)
 
     def reply_of(self, outcome: Outcome) -> str | NoVerdict:
         choices = outcome.answer.get("choices") if isinstance(outcome.answer, Mapping) else None
@@ -227,11 +219,18 @@ def _target_of(table: LlmJudgeTable, folder: Path, place: str) -> HttpTarget:
     inner = {
         "url": table.url.replace("{{", '{{"{{"}}'), "json": "{{input}}", "headers": dict(table.headers),
         "answer": "$", "error": "$.error",
-        "usage": {"tokens_in": "$.usage.prompt_tokens", "tokens_out": "$.usage.completion_tokens", "raw": "$.usage"},
+        "usage": {"shape": "openai"},
         "connect_seconds": table.connect_seconds, "connections": table.connections, "proxy": table.proxy,
         "ca_file": table.ca_file,
     }  # fmt: skip
     return HttpTarget(read_table(HttpTable, inner, place=place), folder=folder, place=place)
+
+
+def _prices_of(table: LlmJudgeTable, folder: Path, place: str) -> PriceTable | None:
+    told = table.prices
+    if isinstance(told, PricesTable):
+        return told.of_model(table.model)
+    return None if told is None else prices_of(told, folder=folder, place=f"{place}.prices")
 
 
 def _parser_of(table: LlmJudgeTable, place: str) -> VerdictParser:
@@ -251,13 +250,6 @@ def _text_of(content: JsonValue) -> str | None:
         texts = [part for part in parts if isinstance(part, str)]
         return "".join(texts) if texts else None
     return content if isinstance(content, str) else None
-
-
-def _cached(usage: object) -> int:
-    """How many of the tokens in the endpoint had cached, as OpenAI tells it; 0 where it does not say."""
-    details = usage.get("prompt_tokens_details") if isinstance(usage, Mapping) else None
-    found = details.get("cached_tokens") if isinstance(details, Mapping) else None
-    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else 0
 
 
 def _error_code(raw: bytes | None) -> str | None:

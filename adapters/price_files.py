@@ -19,7 +19,7 @@ _BYTES_MAX: Final = 4 * 1024 * 1024
 def prices_of(told: str | Mapping[str, Any], *, folder: Path, place: str) -> PriceTable:
     """The prices of a table, or of the TOML or JSON file that a text names; raises WorkOrderInvalid."""
     if isinstance(told, str):
-        return read_prices(_read_file(told, folder, place), place=f"{place} ({told})")
+        return read_prices(_read_file(told, folder, place), place=f"{place} ({told})", file=told)
     return read_prices(told, place=place)
 
 

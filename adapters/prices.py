@@ -22,7 +22,7 @@ from ..runner.token_classes import TOKENS_IN, TOKENS_OUT, TokenClass, known_clas
 from .outcomes import one_line
 from .tables import Table, read_table
 
-__all__ = ["DispatchBound", "ModelPrices", "PriceTable", "PricesTable", "cost_of", "read_prices"]
+__all__ = ["Amount", "DispatchBound", "ModelPrices", "PriceTable", "PricesTable", "cost_of", "read_prices"]
 
 _AMOUNT: Final = re.compile(r"\d{1,7}(\.\d{1,9})?", re.ASCII)
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -92,6 +92,7 @@ class PricesTable(Table):
     as_of: Day = Field(description='The day that the prices are of: "2026-11-01".')
     currency: Literal["USD"] = Field("USD", description="No other can be written.")
     source: str | None = Field(None, description="Where they were read, for people.")
+    file: str | None = Field(None, description="Written by tallystick into the ledger: the file that had them.")
     models: dict[str, ModelPrices | list[ModelPrices]] = Field(
         description="By name of the model; a list where they change from a day on, or with the size of a request."
     )
@@ -130,21 +131,38 @@ def cost_of(prices: ModelPrices, usage: Usage) -> int | str:
 class PriceTable:
     """Prices of a stated day. ``digest`` names them: the same prices have the same, in whatever file they are.
 
-    Safe to share between threads.
+    ``as_of`` is None where a judge's own table does not say it. Safe to share between threads.
     """
 
-    def __init__(self, table: PricesTable, *, place: str) -> None:
-        self.as_of = table.as_of
-        self.source = table.source
-        self.digest = digest_of_value(table.model_dump(mode="json", by_alias=True, exclude_none=True))
+    def __init__(
+        self,
+        models: Mapping[str, Sequence[ModelPrices]],
+        *,
+        as_of: str | None,
+        source: str | None = None,
+        file: str | None = None,
+        place: str = "prices",
+    ) -> None:
+        self.as_of = as_of
+        self.source = source
+        self.file = file
+        told = {name: [_written(entry) for entry in entries] for name, entries in models.items()}
+        self.digest = digest_of_value({"as_of": as_of, "currency": "USD", "models": told})
+        self._document: dict[str, JsonValue] = {
+            "version": 1, "as_of": as_of, **{key: text for key, text in (("source", source), ("file", file)) if text},
+            "models": told,
+        }  # fmt: skip
         self._by_name: dict[str, Sequence[ModelPrices]] = {}
-        for name, told in table.models.items():
-            entries = told if isinstance(told, list) else [told]
+        for name, entries in models.items():
             where = f"{place}.models.{name}"
             _check_entries(entries, where)
             for alias in dict.fromkeys([name, *(alias for one in entries for alias in one.aliases)]):
                 if self._by_name.setdefault(alias, entries) is not entries:
                     raise WorkOrderInvalid(f'{where}: "{alias}" has prices already', "Name it once", place=where)
+
+    def document(self) -> dict[str, JsonValue]:
+        """The table that `read_prices` reads back, with the name of the file that it was read from."""
+        return dict(self._document)
 
     def models(self) -> list[str]:
         """All names that have prices, sorted."""
@@ -198,9 +216,16 @@ class PriceTable:
         return DispatchBound(tokens_in_max, tokens_out_max, nanousd)
 
 
-def read_prices(table: Mapping[str, JsonValue], *, place: str) -> PriceTable:
+def read_prices(table: Mapping[str, JsonValue], *, place: str, file: str | None = None) -> PriceTable:
     """The prices of a price file or of a work order's table; raises WorkOrderInvalid with the place of the fault."""
-    return PriceTable(read_table(PricesTable, table, place=place), place=place)
+    read = read_table(PricesTable, table, place=place)
+    models = {name: told if isinstance(told, list) else [told] for name, told in read.models.items()}
+    return PriceTable(models, as_of=read.as_of, source=read.source, file=file or read.file, place=place)
+
+
+def _written(entry: ModelPrices) -> dict[str, JsonValue]:
+    told: dict[str, JsonValue] = entry.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return told
 
 
 def _today() -> dt.date:

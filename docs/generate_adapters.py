@@ -21,6 +21,8 @@ from tallystick.adapters.http_table import HttpTable, QueryRuleTable, QueryTable
 from tallystick.adapters.json_judges import JsonPathTable, JsonSchemaTable
 from tallystick.adapters.line_target import LineTable
 from tallystick.adapters.llm_judge import LlmJudgeTable, PricesTable
+from tallystick.adapters.prices import ModelPrices
+from tallystick.adapters.prices import PricesTable as PriceFileTable
 from tallystick.adapters.process_judge import ProcessJudgeTable
 from tallystick.adapters.process_target import ProcessTable
 from tallystick.adapters.python_judge import PythonJudgeTable
@@ -69,6 +71,10 @@ _JUDGES: Final[dict[str, type[BaseModel]]] = {
     '`kind = "llm"`': LlmJudgeTable,
     "`prices` of a judge": PricesTable,
 }
+_PRICES: Final[dict[str, type[BaseModel]]] = {
+    "a price file": PriceFileTable,
+    "`models.NAME`": ModelPrices,
+}
 _WORDS: Final[dict[Any, str]] = {
     str: "text",
     int: "whole number",
@@ -95,6 +101,7 @@ def _made() -> str:
     parts = ["\n## Targets\n", *(_table(title, model) for title, model in _TARGETS.items())]
     parts += ["\n## Tables inside a target's\n", *(_table(title, model) for title, model in _INNER.items())]
     parts += ["\n## Judges\n", *(_table(title, model) for title, model in _JUDGES.items())]
+    parts += ["\n## Prices\n", *(_table(title, model) for title, model in _PRICES.items())]
     parts += ["\n## Reasons\n\n| reason | what happened |\n|---|---|\n"]
     parts += [f"| `{reason}` | {meaning} |\n" for reason, meaning in REASONS.items()]
     return "".join(parts)
@@ -117,6 +124,8 @@ def _row(name: str, field: FieldInfo) -> str:
 def _words(annotation: Any) -> str:
     if annotation in _WORDS:
         return _WORDS[annotation]
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _words(annotation.__origin__)
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return ", ".join(f"`{json.dumps(member.value)}`" for member in annotation)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

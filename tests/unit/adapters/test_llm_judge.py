@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from tallystick.adapters.llm_judge import LlmJudge, PricesTable, from_work_order
+from tallystick.adapters.llm_judge import LlmJudge, from_work_order
+from tallystick.adapters.prices import read_prices
+from tallystick.adapters.pricing import priced_outcome
+from tallystick.adapters.usage_shapes import normalise
 from tallystick.ledger.canonical import JsonValue, canonical_text
 from tallystick.ledger.errors import SecretMissing, WorkOrderInvalid
 from tallystick.ledger.states import DispatchState
@@ -189,26 +192,39 @@ def test_labels_are_read_where_the_endpoint_has_no_structured_replies() -> None:
 # What it costs and what it is.
 
 
+def cost(judge: LlmJudge, usage: Usage | None) -> int | None:
+    outcome = priced_outcome(Outcome(DispatchState.ANSWERED, usage=usage), judge.prices, "m-1")
+    return None if outcome.usage is None else outcome.usage.cost_nanousd
+
+
+def used(tokens_in: int, tokens_out: int, cached: int = 0) -> Usage | None:
+    details = {"cached_tokens": cached}
+    return normalise({"prompt_tokens": tokens_in, "completion_tokens": tokens_out, "prompt_tokens_details": details})
+
+
 def test_tokens_have_a_price_where_one_is_given() -> None:
     prices = {"usd_per_million_in": "0.15", "usd_per_million_out": "0.6", "usd_per_million_cached": "0.075"}
-    judge = make(prices=prices)
-    cached = Usage(1000, 10, raw={"prompt_tokens_details": {"cached_tokens": 400}})
-    priced = judge._priced(Outcome(DispatchState.ANSWERED, usage=cached))
-    assert priced.usage is not None
-    assert priced.usage.cost_nanousd == 600 * 150 + 400 * 75 + 10 * 600
+    assert cost(make(model="m-1", prices=prices), used(1000, 10, 400)) == 600 * 150 + 400 * 75 + 10 * 600
 
 
-@pytest.mark.parametrize("usage", [None, Usage(), Usage(5), Usage(None, 5)])
+@pytest.mark.parametrize("usage", [None, Usage(), Usage(5), Usage(None, 5), used(10, 0, 10**9)])
 def test_e08b_a_cost_that_is_not_known_is_not_nothing(usage: Usage | None) -> None:
-    judge = make(prices={"usd_per_million_in": "1", "usd_per_million_out": "1"})
-    outcome = judge._priced(Outcome(DispatchState.ANSWERED, usage=usage))
-    assert outcome.usage is None or outcome.usage.cost_nanousd is None
+    assert cost(make(model="m-1", prices={"usd_per_million_in": "1", "usd_per_million_out": "1"}), usage) is None
 
 
-def test_a_cost_is_rounded_up_and_more_cached_tokens_than_there_are_cost_no_less() -> None:
-    assert PricesTable(usd_per_million_in="0.0001", usd_per_million_out="0").nanousd(1, 0, 0) == 1
-    table = PricesTable(usd_per_million_in="1", usd_per_million_out="0", usd_per_million_cached="0")
-    assert table.nanousd(10, 0, 10**9) == 0
+def test_a_cost_is_rounded_up_and_cached_tokens_without_a_price_cost_what_others_do() -> None:
+    assert cost(make(model="m-1", prices={"usd_per_million_in": "0.0001", "usd_per_million_out": "0"}), used(1, 0)) == 1
+    assert (
+        cost(make(model="m-1", prices={"usd_per_million_in": "1", "usd_per_million_out": "0"}), used(9, 0, 9)) == 9000
+    )
+
+
+def test_prices_of_the_work_order_count_where_the_judge_has_none() -> None:
+    everywhere = read_prices({"as_of": "2026-11-01", "models": {"m-1": {"input": "2", "output": "0"}}}, place="prices")
+    bare, own = make(model="m-1"), make(model="m-1", prices={"usd_per_million_in": "1", "usd_per_million_out": "0"})
+    for judge in (bare, own):
+        judge.use_prices(everywhere)
+    assert (cost(bare, used(1, 0)), cost(own, used(1, 0))) == (2000, 1000)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +267,10 @@ def test_what_only_says_how_it_is_asked_is_not(change: dict[str, Any]) -> None:
         ({"labels": {"yes": 1.0, "no": 0.0}}, "labels.yes: this is no verdict here"),
         ({"labels": {"yes": True, "no": False}, "structured": "json_schema"}, "labels and structured both say"),
         ({"if_unknown": "resend"}, "judges[0].if_unknown"),
-        ({"prices": {"usd_per_million_in": "free", "usd_per_million_out": "1"}}, "usd_per_million_in is an amount"),
+        (
+            {"prices": {"usd_per_million_in": "free", "usd_per_million_out": "1"}},
+            'a price is decimal text such as "0.15", not "free"',
+        ),
         ({"headers": {"Authorization": "Bearer x"}}, "a secret would be stored"),
     ],
     ids=str,

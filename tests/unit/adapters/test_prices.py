@@ -98,9 +98,11 @@ def test_prices_may_depend_on_the_size_of_a_request() -> None:
 def test_priced_usage_says_why_its_cost_is_unknown_and_keeps_one_that_was_reported() -> None:
     table = prices(small=SMALL)
     priced = table.priced(used(10, 1), "small", on=DAY)
-    assert priced is not None and priced.cost_nanousd == 2100
+    assert priced is not None
+    assert priced.cost_nanousd == 2100
     unpriced = table.priced(used(10, 1), "large", on=DAY)
-    assert unpriced is not None and unpriced.cost_nanousd is None
+    assert unpriced is not None
+    assert unpriced.cost_nanousd is None
     assert unpriced.problems == ('the cost is unknown: the model "large" has no prices',)
     reported = attrs.evolve(used(10, 1), cost_nanousd=5)
     assert table.priced(reported, "small", on=DAY) is reported
@@ -110,7 +112,8 @@ def test_priced_usage_says_why_its_cost_is_unknown_and_keeps_one_that_was_report
 def test_what_a_stream_that_broke_off_had_told_has_a_cost_as_a_lower_bound() -> None:
     usage = broken_off(normalise({"prompt_tokens": 10, "completion_tokens": 2}))
     priced = prices(small=SMALL).priced(usage, "small", on=DAY)
-    assert priced is not None and priced.seen is not None
+    assert priced is not None
+    assert priced.seen is not None
     assert (priced.cost_nanousd, priced.seen.cost_nanousd) == (None, 2700)
 
 

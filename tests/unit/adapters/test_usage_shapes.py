@@ -93,7 +93,8 @@ def test_keys_of_two_shapes_are_not_guessed_at() -> None:
 def test_what_is_no_usage_is_kept_and_nothing_of_it_is_known(raw: JsonValue) -> None:
     usage = read(raw)
     assert (usage.tokens_in, usage.tokens_out, usage.cost_nanousd, usage.classes) == (None, None, None, {})
-    assert usage.problems and usage.raw == raw
+    assert usage.problems
+    assert usage.raw == raw
 
 
 def test_no_usage_at_all_is_none() -> None:
@@ -229,7 +230,8 @@ def test_a_stream_that_tells_piece_by_piece_counts_each_as_it_was_told_last() ->
 
 def test_of_a_stream_that_broke_off_what_came_out_is_a_lower_bound() -> None:
     usage = broken_off(read({**MESSAGES, "output_tokens": 1}))
-    assert usage is not None and usage.seen is not None
+    assert usage is not None
+    assert usage.seen is not None
     assert (usage.tokens_in, usage.tokens_out) == (100, None)
     assert (usage.seen.tokens_in, usage.seen.tokens_out) == (100, 1)
     assert not known_classes(usage.classes, TOKENS_OUT, usage.tokens_out)

@@ -1,0 +1,34 @@
+"""What a target's dispatches cost, and can cost at most, by its model and its prices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from ..runner.protocols import Outcome
+from .prices import PriceTable
+
+__all__ = ["bounds_by_unit", "priced_outcome"]
+
+
+def priced_outcome(outcome: Outcome, prices: PriceTable | None, model: str | None) -> Outcome:
+    """The outcome with the cost of what it used, or with the reason why that is unknown."""
+    if prices is None or outcome.usage is None:
+        return outcome
+    return attrs.evolve(outcome, usage=prices.priced(outcome.usage, model))
+
+
+def bounds_by_unit(
+    prices: PriceTable | None, model: str | None, *, tokens_in: int | None, tokens_out: int | None
+) -> Mapping[str, int]:
+    """The most that one dispatch of so many tokens can use, by the unit of a budget, as far as that is known."""
+    sides = {"tokens_in": tokens_in, "tokens_out": tokens_out}
+    found = {unit: count for unit, count in sides.items() if count is not None}
+    if tokens_in is None or tokens_out is None:
+        return found
+    found["tokens"] = tokens_in + tokens_out
+    if prices is not None and model is not None:
+        bound = prices.bound(model, tokens_in_max=tokens_in, tokens_out_max=tokens_out)
+        found |= {} if bound.nanousd is None else {"nanousd": bound.nanousd}
+    return found
