@@ -31,6 +31,7 @@ from .work_order_device import DeviceOptions, DeviceSpec, device_table, read_dev
 from .work_order_execution import ExecutionOptions, ExecutionSpec, execution_table, read_execution
 from .work_order_files import Place, parse_work_order, read_text, refuse_foreign
 from .work_order_gates import GatesSpec, gates_table, read_gates
+from .work_order_grid import grid_tables
 from .work_order_judges import AnyJudge, JudgeSpec, foreign, judge_table, read_judges
 from .work_order_models import CasesTable, OrderTable, TargetTable, VariantTable, a_name, check, shown_value
 
@@ -63,7 +64,8 @@ class WorkOrder:
     """A work order, whole and checked; its cases are read only when they are gone through.
 
     ``variants`` are targets (objects with an ``identity()``) or tables with a ``kind``; ``target`` alone makes one
-    variant, ``default``. Budgets are written as in ``[budgets]`` or ``[[budgets]]``, ``device`` as in ``[device]``,
+    variant, ``default``, and with ``grid``, written as in ``[grid]``, one for each combination of values.
+    Budgets are written as in ``[budgets]`` or ``[[budgets]]``, ``device`` as in ``[device]``,
     ``conversation`` as in ``[conversation]`` (its ``user`` may be a function decorated with ``@ts.user``), ``gates`` as
     in ``[gates]``, the other options as in ``[execution]``. ``folder`` is where relative paths begin, ``source`` what
     faults are reported under.
@@ -90,6 +92,7 @@ class WorkOrder:
         cases: GivenCases,
         target: AnyTarget | Mapping[str, JsonValue] | None = None,
         variants: Mapping[str, AnyTarget | Mapping[str, JsonValue]] | None = None,
+        grid: Mapping[str, object] | None = None,
         repetitions: int = 1,
         judges: Sequence[AnyJudge | Mapping[str, JsonValue]] = (),
         budgets: Mapping[str, object] | Sequence[object] = (),
@@ -102,7 +105,7 @@ class WorkOrder:
         root = Place(f"WorkOrder({name!r})")
         table = check(OrderTable, {"version": 1, "name": name, "cases": {}}, place=root)
         asked = check(CasesTable, {"repetitions": repetitions}, place=root)
-        sides = _variants(target, variants, root)
+        sides = _variants(target, variants, root, grid=grid)
         judged = read_judges(judges, root.at("judges"))
         self.__attrs_init__(
             name=table.name,
@@ -199,7 +202,7 @@ def load_work_order(path: str | Path) -> WorkOrder:
 def _read(raw: Mapping[str, Any], root: Place, folder: Path) -> WorkOrder:
     order = check(OrderTable, raw, place=root)
     asked = check(CasesTable, order.cases, place=root.at("cases"))
-    variants = _variants(order.target, order.variants, root, is_nested=True)
+    variants = _variants(order.target, order.variants, root, grid=order.grid, is_nested=True)
     judged = read_judges(order.judges, root.at("judges"))
     made = WorkOrder.__new__(WorkOrder)
     made.__attrs_init__(
@@ -225,11 +228,18 @@ def _read_gates(
     return read_gates(raw, variants=list(variants), judges=[judge.name for judge in judges], place=root.at("gates"))
 
 
-def _variants(target: Any, variants: Any, root: Place, *, is_nested: bool = False) -> dict[str, AnyTarget]:
+def _variants(
+    target: Any, variants: Any, root: Place, *, grid: Any = None, is_nested: bool = False
+) -> dict[str, AnyTarget]:
     """Targets by variant; in a document each stands in a table of its own, ``[variants.NAME.target]``."""
     if (target is None) == (variants is None):
         what = "there is no target" if target is None else "target and variants exclude each other"
         root.refuse(what, "Give [target], or [variants.NAME.target]")
+    if grid is not None:
+        if target is None:
+            root.at("grid").refuse("a grid makes the variants itself", "Give [target] instead of [variants]")
+        tables = grid_tables(target, grid, root=root)
+        return {name: _target(table, root.at("target")) for name, table in tables.items()}
     if target is not None:
         return {DEFAULT_VARIANT: _target(target, root.at("target"))}
     found: dict[str, AnyTarget] = {}

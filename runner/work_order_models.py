@@ -57,6 +57,9 @@ class OrderTable(Table):
     variants: dict[str, Any] | None = _key(
         None, KeyClass.IDENTITY, "Several targets, one table `[variants.NAME.target]` each. Instead of `target`."
     )
+    grid: dict[str, Any] | None = _key(
+        None, KeyClass.FORM, "Axes of values for keys of the target: one variant for each combination of them."
+    )
     judges: list[dict[str, Any]] = _key(
         [], KeyClass.EVALUATION, "What is said of each observation, one table `[[judges]]` each."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import sys
@@ -73,7 +74,7 @@ def a_free_port() -> int:
 
 def use_port(example: Path, port: int) -> None:
     order = example / "order.toml"
-    order.write_text(order.read_text().replace("127.0.0.1:8765", f"127.0.0.1:{port}"))
+    order.write_text(re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{port}", order.read_text()))
 
 
 @pytest.mark.parametrize("copied", ["process"], indirect=True)
@@ -117,6 +118,14 @@ def test_http_example_says_in_one_line_that_its_port_is_taken(copied: Path) -> N
     assert done.returncode == 1
     assert done.stderr.startswith("cannot listen on 127.0.0.1:")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("copied", ["chat"], indirect=True)
+def test_chat_example_asks_two_models_with_two_prompts_and_prints_what_its_readme_shows(copied: Path) -> None:
+    use_port(copied, a_free_port())
+    done = run_shell([sys.executable, "run.py"], cwd=copied, environment=environment_of(copied.parent))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_seen(next(one for one in blocks_of(copied / "README.md") if one.language == "text").text, done.stdout)
 
 
 @pytest.mark.parametrize("copied", ["language-id"], indirect=True)

@@ -35,7 +35,7 @@ def test_every_key_of_a_table_is_listed_once_and_no_other(table: str) -> None:
 def test_the_examples_are_work_orders(tmp_path: Path, block: str) -> None:
     order = written(tmp_path, block)
     assert order.budgets
-    assert len(BLOCKS) == 2
+    assert len(BLOCKS) == 3
 
 
 def class_of(field: Any) -> str:
