@@ -106,7 +106,8 @@ class KeptReply:
 class JudgeTally:
     """How far one judge of an evaluation has come; ``no_verdict`` by reason, ``reused`` are among the judged.
 
-    ``scored`` of the judged have a score, ``score_sum`` together.
+    ``rated`` of the judged say whether it passed, ``scored`` have a score, ``score_sum`` together. ``examples`` has one
+    explanation of each reason.
     """
 
     judge_no: int
@@ -115,9 +116,11 @@ class JudgeTally:
     judged: int = 0
     reused: int = 0
     passed: int = 0
+    rated: int = 0
     scored: int = 0
     score_sum: float = 0.0
     no_verdict: dict[str, int] = attrs.field(factory=dict)
+    examples: dict[str, str] = attrs.field(factory=dict)
 
     @property
     def planned(self) -> int:
@@ -125,15 +128,16 @@ class JudgeTally:
         return self.waiting + self.judged + sum(self.no_verdict.values())
 
     def add(
-        self, state: str, reason: str | None, count: int, reused: int, passed: int, scored: int, score_sum: float
-    ) -> None:
+        self, state: str, reason: str | None, count: int, reused: int, passed: int, rated: int, scored: int,
+        score_sum: float, example: str | None,
+    ) -> None:  # fmt: skip
         """Count what the ledger has of one state and reason."""
         match JudgmentState(state):
             case JudgmentState.JUDGED:
                 self.judged, self.reused, self.passed = self.judged + count, reused, passed
-                self.scored, self.score_sum = scored, score_sum
+                self.rated, self.scored, self.score_sum = rated, scored, score_sum
             case JudgmentState.NO_VERDICT:
-                self.no_verdict[str(reason)] = count
+                self.no_verdict[str(reason)], self.examples[str(reason)] = count, example or ""
             case JudgmentState.PENDING | JudgmentState.JUDGING:
                 self.waiting += count
 
@@ -167,12 +171,16 @@ def suspect_judgments(reader: Reader, run_key: int, evaluation_no: int, *, limit
 def verdict_pairs(
     reader: Reader, run_key: int, evaluation_no: int, first: int, second: int
 ) -> dict[tuple[str, str], int]:
-    """How often each pair of verdicts occurs where both judges gave one: ``pass``, ``fail``, or the score's text."""
+    """How often each pair of verdicts occurs where both judges gave one: ``pass``, ``fail``, or the score's text.
+
+    What passed or not and what has a score alone cannot agree or differ, and are no pair.
+    """
     rows = reader.rows(
         f"SELECT {_VERDICT.format('a')}, {_VERDICT.format('b')}, count(*) FROM judgments a JOIN judgments b"
         " ON b.run_key = a.run_key AND b.evaluation_no = a.evaluation_no AND b.judge_no = ? AND b.slot_no = a.slot_no"
         " AND b.attempt_no = a.attempt_no AND b.sample_no = a.sample_no AND b.state = 'judged'"
-        " WHERE a.run_key = ? AND a.evaluation_no = ? AND a.judge_no = ? AND a.state = 'judged' GROUP BY 1, 2"
+        " WHERE a.run_key = ? AND a.evaluation_no = ? AND a.judge_no = ? AND a.state = 'judged'"
+        " AND (a.passed IS NULL) = (b.passed IS NULL) GROUP BY 1, 2"
         " ORDER BY 1, 2",
         (second, run_key, evaluation_no, first),
     )
@@ -292,8 +300,9 @@ def judge_tallies(reader: Reader, run_key: int, evaluation_no: int) -> list[Judg
 
 
 _TALLIES: Final = (
-    "SELECT judge_no, state, reason, count(*), count(reused_from), coalesce(sum(passed), 0), count(score),"
-    " coalesce(sum(CAST(score AS REAL)), 0.0) FROM judgments WHERE run_key = ? AND evaluation_no = ?"
+    "SELECT judge_no, state, reason, count(*), count(reused_from), coalesce(sum(passed), 0), count(passed),"
+    " count(score), coalesce(sum(CAST(score AS REAL)), 0.0), CASE state WHEN 'no_verdict' THEN min(explanation) END"
+    " FROM judgments WHERE run_key = ? AND evaluation_no = ?"
     " GROUP BY judge_no, state, reason ORDER BY judge_no, state, reason"
 )
 

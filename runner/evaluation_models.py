@@ -25,8 +25,9 @@ class QualifiedPart(Part):
 class JudgeLine(Part):
     """How far one judge has come: ``planned`` is ``waiting`` + ``judged`` + all of ``no_verdict``.
 
-    ``reused`` counts verdicts that were given before and cost no call; ``passed`` of ``judged``, ``mean`` over those
-    with a score, null where there is none.
+    ``reused`` counts verdicts that were given before and cost no call; ``passed`` of ``rated``, which are those of the
+    ``judged`` that say whether it passed; ``mean`` over those with a score, null where there is none. ``examples`` has
+    one explanation of each reason in ``no_verdict``.
     """
 
     judge: str
@@ -34,9 +35,11 @@ class JudgeLine(Part):
     waiting: int
     judged: int
     passed: int
+    rated: int
     mean: float | None
     reused: int
     no_verdict: dict[str, int]
+    examples: dict[str, str]
     qualified: QualifiedPart | None
 
 

@@ -36,8 +36,8 @@ def evaluation_end(
         ledger=str(ledger.path), run=row.run_id, evaluation=row.evaluation_no, id=row.evaluation_id, name=row.name,
         set_at_event=row.set_at_event, ended=row.ended_us is not None,
         next=move.value,
-        command=_command(move, row, order, ledger_option), exit_status=int(status), judges=lines, agreements=agreements,
-        calls=done.dispatches, stopped=done.stopped, recovery=recovery,
+        command=_command(move, row, lines, order, ledger_option), exit_status=int(status), judges=lines,
+        agreements=agreements, calls=done.dispatches, stopped=done.stopped, recovery=recovery,
     )  # fmt: skip
 
 
@@ -64,8 +64,9 @@ def agreement_line(found: Agreement) -> AgreementLine:
 def _line(tally: JudgeTally, qualified: QualifiedPart | None) -> JudgeLine:
     return JudgeLine(
         judge=tally.judge, planned=tally.planned, waiting=tally.waiting, judged=tally.judged, passed=tally.passed,
-        mean=tally.score_sum / tally.scored if tally.scored else None, reused=tally.reused,
-        no_verdict=dict(sorted(tally.no_verdict.items())), qualified=qualified,
+        rated=tally.rated, mean=tally.score_sum / tally.scored if tally.scored else None, reused=tally.reused,
+        no_verdict=dict(sorted(tally.no_verdict.items())), examples=dict(sorted(tally.examples.items())),
+        qualified=qualified,
     )  # fmt: skip
 
 
@@ -92,11 +93,13 @@ def _next(row: EvaluationRow, lines: list[JudgeLine]) -> NextMove:
     return NextMove.DECIDE if reasons or is_unqualified else NextMove.NOTHING
 
 
-def _command(move: NextMove, row: EvaluationRow, order: str, ledger_option: str) -> str:
+def _command(move: NextMove, row: EvaluationRow, lines: list[JudgeLine], order: str, ledger_option: str) -> str:
     match move:
         case NextMove.RESUME | NextMove.FUND:
             return f"tallystick judge {row.run_id} {order}{ledger_option}"
         case NextMove.DECIDE:
-            return f"tallystick judge {row.run_id} {order} --retry REASON{ledger_option}"
+            reasons = sorted({reason for line in lines for reason in line.no_verdict})
+            retry = "".join(f" --retry {reason}" for reason in reasons)
+            return f"tallystick judge {row.run_id} {order}{retry}{ledger_option}"
         case _:
             return ""

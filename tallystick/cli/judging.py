@@ -115,6 +115,9 @@ def show_evaluation(screen: Screen, end: EvaluationEnd) -> None:
     if agreed:
         screen.table(["judges", ">same", ">rate", ">kappa", "95 %"], agreed, title="agreement")
     for line in end.judges:
+        for reason, told in line.examples.items():
+            if told:
+                screen.line(f"{line.judge}, {reason}: {told[:200]}", tone=Tone.DIM)
         if line.qualified is not None and not line.qualified.met:
             why = "; ".join(line.qualified.lacking)
             screen.line(f"the verdicts of {line.judge} do not count, it is unqualified: {why}", tone=Tone.WARNING)
@@ -132,7 +135,8 @@ def _agreed(one: AgreementLine) -> tuple[object, ...]:
 
 def _row(line: JudgeLine) -> tuple[object, ...]:
     return (
-        line.judge, f"{line.passed} of {line.judged}", f"{line.passed / line.judged:.1%}" if line.judged else "-",
+        line.judge, f"{line.passed} of {line.rated}" if line.rated or not line.judged else "",
+        f"{line.passed / line.rated:.1%}" if line.rated else "" if line.judged else "-",
         "" if line.mean is None else f"{line.mean:.4g}", f"{line.judged} of {line.planned}", line.reused or "",
         line.waiting or "", joined(f"{count} {reason}" for reason, count in line.no_verdict.items()),
         "" if line.qualified is None or line.qualified.met else "no: unqualified",

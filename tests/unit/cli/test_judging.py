@@ -55,11 +55,31 @@ def test_judge_in_json_tells_the_whole_set(judged: Project) -> None:
     }]  # fmt: skip
 
 
+def test_a_judge_that_only_scores_has_no_rate_and_agrees_with_none_that_passes(judged: Project) -> None:
+    (judged.folder / "judges.py").write_text("def half(answer):\n    return 0.5\n")
+    half = '[[judges]]\nkind = "python"\nname = "half"\nfile = "judges.py"\nfunction = "half"\nscale = [0, 1]\n'
+    (judged.folder / "scores.toml").write_text(EXACT + half)
+    done = judged.give("judge", "asked", "scores.toml")
+    assert "exact and half" not in done.out
+    (line,) = (line for line in done.out.splitlines() if line.strip().startswith("half"))
+    assert line.split() == ["half", "0.5", "3", "of", "3"]
+    found = judged.give("judge", "asked", "scores.toml", "--json").document
+    assert [(one["passed"], one["rated"]) for one in found["judges"]] == [(3, 3), (0, 0)]
+    assert found["agreements"][0]["count"] == 0
+
+
+def test_why_there_is_no_verdict_is_told_by_an_example_of_each_reason(judged: Project) -> None:
+    (judged.folder / "unfit.toml").write_text(EXACT.replace("exact", "similarity"))
+    done = judged.give("judge", "asked", "unfit.toml")
+    assert "similarity, answer_unfit: the answer is 1" in done.out
+
+
 def test_what_has_no_verdict_is_named_with_what_helps(judged: Project) -> None:
     done = judged.give("judge", "asked", "odd.toml")
     assert done.status == 3
     assert "3 missing_context" in done.out
     assert "finished, 3 judgments without a verdict; `tallystick judge" in done.out
+    assert "odd.toml --retry missing_context --ledger" in done.out
     again = judged.give("judge", "asked", "odd.toml", "--retry", "missing_context")
     assert again.status == 3
     nothing = judged.give("judge", "asked", "odd.toml", "--retry", "timeout")
