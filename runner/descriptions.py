@@ -26,6 +26,7 @@ from .conversations import (
     refuse_unfit_targets,
 )
 from .identity import Section, evaluation_document, identity_digest, identity_document
+from .judge_protocols import is_calling
 from .protocols import Case, Judge, Missing, Target
 from .request_bounds import refuse_unbounded
 from .work_order import WorkOrder
@@ -208,6 +209,9 @@ def _described(
 ) -> Description:
     for target in targets.values():
         target.check()
+    for judge in judges:
+        if is_calling(judge):  # a judge whose key is not set is found out before the first answer is paid for
+            judge.check()  # type: ignore[attr-defined]  # a judge that calls has it
     refuse_unfit_targets(order, targets)
     refuse_unbounded(order, targets, judges)
     user = None if talk is None else talk.user

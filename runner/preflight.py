@@ -11,7 +11,9 @@ from .budget_spec import UNITS, BudgetScope, BudgetSpec, BudgetUnit
 from .case_selection import ChosenCases
 from .descriptions import Description
 from .device_outlooks import DeviceOutlook
+from .judge_protocols import is_calling
 from .report_models import Amount
+from .work_order_judges import settings_of_judges
 
 __all__ = [
     "BudgetOutlook",
@@ -171,16 +173,17 @@ def _conversation(description: Description) -> ConversationOutlook | None:
 
 
 def _outlook(description: Description, spec: BudgetSpec) -> BudgetOutlook:
-    """Retried attempts and sends multiply; a redirect that is followed is a send of its own."""
+    """Retried attempts and sends multiply, a redirect that is followed is a send of its own; calls of judges count."""
     execution, form = description.order.execution, UNITS[spec.unit]
     sides = [target for name, target in description.targets.items() if _applies(spec, name)]
     each = description.case_count * description.order.repetitions
     fewest, most = _calls(description)
+    judged, judged_most = _judges_calls(description, spec)
     bound = spec.bound_per_dispatch
-    sends = [int(getattr(target, "wire_sends_max", 1)) if spec.unit is BudgetUnit.DISPATCHES else 1 for target in sides]
-    least = None if bound is None else fewest * len(sides) * bound
+    least = None if bound is None else (fewest * len(sides) + judged) * bound
     tries = execution.attempts_max * execution.dispatches_max
-    worst = None if bound is None else most * sum(sends) * bound * tries
+    sends = sum(_sends(target, spec) for target in sides)
+    worst = None if bound is None else (most * sends + judged_most) * bound * tries
     return BudgetOutlook(
         scope=spec.scope_kind.value, name=spec.scope_value, unit=form.key, kind=spec.kind.value,
         limit=_amount(spec, spec.limit), planned=each * len(sides),
@@ -189,6 +192,24 @@ def _outlook(description: Description, spec: BudgetSpec) -> BudgetOutlook:
         worst=None if worst is None else _amount(spec, worst),
         enough_for=None if not bound or not fewest else min(each * len(sides), spec.limit * each // (bound * fewest)),
     )  # fmt: skip
+
+
+def _sends(adapter: object, spec: BudgetSpec) -> int:
+    return int(getattr(adapter, "wire_sends_max", 1)) if spec.unit is BudgetUnit.DISPATCHES else 1
+
+
+def _judges_calls(description: Description, spec: BudgetSpec) -> tuple[int, int]:
+    """The fewest and the most calls of judges that the budget counts, nothing being sent twice: of every sample one,
+    and at most as many more as a judge may be asked again after a reply that is no verdict.
+    """
+    if spec.scope_kind is BudgetScope.VARIANT or (spec.scope_kind is BudgetScope.ROLE and spec.scope_value != "judge"):
+        return 0, 0
+    settings, fewest, most = settings_of_judges(description.order.judges), 0, 0
+    for judge in filter(is_calling, description.judges):
+        asked = description.planned * settings[judge.name].samples
+        fewest += asked
+        most += asked * (1 + int(getattr(judge, "reasks", 0))) * _sends(judge, spec)
+    return fewest, most
 
 
 def _calls(description: Description) -> tuple[int, int]:

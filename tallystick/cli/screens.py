@@ -73,6 +73,12 @@ def show_preflight(screen: Screen, found: Preflight) -> None:
                 " observations at its declared bound",
                 tone=Tone.WARNING,
             )
+        elif line.kind == "hard" and line.least is not None and Decimal(str(line.least)) > Decimal(str(line.limit)):
+            screen.line(
+                f"the budget of {line.unit} is less than the plan needs with its judges' calls: what they are not asked"
+                " is out_of_budget",
+                tone=Tone.WARNING,
+            )
 
 
 def _side(found: Preflight, side: VariantOutlook) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tallystick.ledger.records import UNITS
@@ -104,6 +106,37 @@ def test_dry_run_counts_the_cost_at_worst(project: Project) -> None:
     shown = project.give("run", "order.toml", "--dry-run").out
     assert "has room for 2 of 3 planned" in shown
     assert "stays unknown until you settle it" in shown
+
+
+LLM = """
+[[judges]]
+kind = "llm"
+url = "http://127.0.0.1:9/v1/chat/completions"
+model = "m"
+rubric = "r"
+samples = 2
+reasks = 1
+"""
+
+
+def test_dry_run_counts_the_calls_of_judges_too(project: Project) -> None:
+    both = '[[budgets]]\nunit = "dispatches"\nlimit = 5\n[[budgets]]\nunit = "dispatches"\nlimit = 9\nrole = "judge"\n'
+    path = project.order(execution="attempts_max = 1\ndispatches_max = 1")
+    path.write_text(re.sub(r"\[budgets\][^\[]*", "", path.read_text()) + both + LLM)
+    found = project.give("run", "order.toml", "--dry-run", "--json").document
+    whole, judge = found["budgets"]
+    assert (whole["least"], whole["worst"], whole["enough_for"], whole["planned"]) == (9, 15, 3, 3)
+    assert (judge["least"], judge["worst"]) == (6, 12)
+    assert "less than the plan needs with its judges' calls" in project.give("run", "order.toml", "--dry-run").out
+
+
+def test_a_judge_without_its_key_is_refused_before_anything_is_paid_for(project: Project) -> None:
+    path = project.order()
+    path.write_text(path.read_text() + LLM + 'headers = { Authorization = { env = "NO_SUCH_KEY" } }\n')
+    done = project.give("run", "order.toml")
+    assert (done.status, project.calls) == (2, 0)
+    assert "the environment variable NO_SUCH_KEY is not set" in done.err
+    assert not project.ledger_path.exists()
 
 
 def test_dry_run_says_which_run_would_go_on(project: Project) -> None:
