@@ -13,7 +13,7 @@ from decimal import ROUND_CEILING, Decimal
 from typing import Annotated, Final, Literal
 
 import attrs
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from ..ledger.canonical import JsonValue, digest_of_value
 from ..ledger.errors import WorkOrderInvalid
@@ -39,19 +39,21 @@ def an_amount(text: object) -> str:
     return text
 
 
-def a_day(text: str) -> str:
-    """The text, if it is a day; raises ValueError."""
+def a_day(text: object) -> str:
+    """The text of a day (a TOML date, too); raises ValueError."""
+    if isinstance(text, dt.date) and not isinstance(text, dt.datetime):
+        return text.isoformat()
     try:
-        if _DAY.fullmatch(text):
+        if isinstance(text, str) and _DAY.fullmatch(text):
             dt.date.fromisoformat(text)
             return text
     except ValueError:
         pass
-    raise ValueError(f'a day is text such as "2026-11-01", not "{one_line(text, length_max=40)}"')
+    raise ValueError(f'a day is text such as "2026-11-01", not "{one_line(str(text), length_max=40)}"')
 
 
 Amount = Annotated[str, BeforeValidator(an_amount)]
-Day = Annotated[str, AfterValidator(a_day)]
+Day = Annotated[str, BeforeValidator(a_day)]
 
 
 class ModelPrices(Table):

@@ -27,6 +27,7 @@ from .conversations import (
 )
 from .identity import Section, evaluation_document, identity_digest, identity_document
 from .judge_protocols import is_calling
+from .price_use import PricesMaker, PricesUsed, give_prices, prices_used
 from .protocols import Case, Judge, Missing, Target
 from .request_bounds import refuse_unbounded
 from .work_order import WorkOrder
@@ -53,12 +54,13 @@ __all__ = [
 
 @attrs.frozen
 class Adapters:
-    """Where targets, judges and users come from: what makes one from its table; ``path`` compiles a place in a case."""
+    """Where targets, judges, users and prices come from; ``path`` compiles a place in a case."""
 
     target: Maker
     judge: Maker
     user: UserMaker
     path: PathMaker
+    prices: PricesMaker
 
 
 @attrs.frozen
@@ -79,6 +81,7 @@ class Description:
     digest: str
     conversation: Conversation | None = None
     turns: int | None = None
+    prices: tuple[PricesUsed, ...] = ()
     population: int | None = None
 
     @property
@@ -96,8 +99,7 @@ class Description:
 
 def describe(order: WorkOrder, adapters: Adapters) -> Description:
     """Find and check everything that the work order names; raises a UsageError at the first fault."""
-    targets = build_targets(order, adapters.target)
-    judges = build_judges(order, adapters.judge)
+    order, targets, judges = _built(order, adapters)
     user = build_user(order, adapters.user)
     talk = build_conversation(order, user, path=adapters.path)
     turns, missing = [0], [0]
@@ -127,8 +129,7 @@ def describe_again(order: WorkOrder, run: RunRow, adapters: Adapters) -> Descrip
     stored = parse_json(run.identity)
     assert isinstance(stored, dict)
     cases = stored["identity"]["cases"]
-    targets = build_targets(order, adapters.target)
-    judges = build_judges(order, adapters.judge)
+    order, targets, judges = _built(order, adapters)
     talk = build_conversation(order, build_user(order, adapters.user), path=adapters.path)
     return _described(order, targets, judges, talk, str(cases["digest"]), int(cases.get("count", 0)))
 
@@ -181,6 +182,7 @@ def settings_of(order: WorkOrder) -> str:
         "device": device_table(order.device),
         **({} if order.conversation is None else {"conversation": conversation_limits(order.conversation)}),
         **({} if order.gates is None else {"gates": gates_table(order.gates)}),
+        **({} if order.prices is None else {"prices": order.prices}),
     })  # fmt: skip
 
 
@@ -199,6 +201,16 @@ def case_plans(description: Description) -> Iterator[CasePlan]:
         raise CaseFileInvalid("the cases changed while the run was planned", "Start again")
 
 
+def _built(order: WorkOrder, adapters: Adapters) -> tuple[WorkOrder, dict[str, Target], list[Judge]]:
+    """What the work order names, and itself with its prices written out: a price file can change, or be elsewhere."""
+    targets, judges = build_targets(order, adapters.target), build_judges(order, adapters.judge)
+    if order.prices is None:
+        return order, targets, judges
+    prices = adapters.prices(order.prices, folder=order.folder, place=f"{order.source}: prices")
+    give_prices(prices, [*targets.values(), *judges])
+    return order.replaced(prices=prices.document()), targets, judges
+
+
 def _described(
     order: WorkOrder,
     targets: Mapping[str, Target],
@@ -215,8 +227,10 @@ def _described(
     refuse_unfit_targets(order, targets)
     refuse_unbounded(order, targets, judges)
     user = None if talk is None else talk.user
-    identity = identity_document(order, targets, cases_digest, cases_count=count, user=user)
-    return Description(order, targets, judges, count, cases_digest, identity, identity_digest(identity), talk)
+    prices = prices_used([*targets.values(), *judges])
+    identity = identity_document(order, targets, cases_digest, cases_count=count, user=user, prices=prices)
+    digest = identity_digest(identity)
+    return Description(order, targets, judges, count, cases_digest, identity, digest, talk, prices=prices)
 
 
 def fingerprint_of(description: Description, variant: str) -> str:

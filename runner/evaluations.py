@@ -36,6 +36,7 @@ from .identity import compare_asked, evaluation_document
 from .judge_orders import JudgeOrder
 from .judge_protocols import is_calling
 from .judge_session import JudgeSession, JudgeSide, Judging
+from .price_use import give_prices
 from .protocols import Judge
 from .qualification import note_qualifications
 from .retry_policy import retry_policy
@@ -86,6 +87,10 @@ class SessionEnd:
 def describe_judge_order(order: JudgeOrder, adapters: Adapters) -> EvaluationDescription:
     """Find and check every judge; raises a UsageError at the first fault."""
     judges = build_judges_of(order.judges, adapters.judge, source=order.source, folder=order.folder)
+    if order.prices is not None:
+        prices = adapters.prices(order.prices, folder=order.folder, place=f"{order.source}: prices")
+        give_prices(prices, judges)
+        order = order.replaced(prices=prices.document())
     for judge in judges:
         if is_calling(judge):
             judge.check()  # type: ignore[attr-defined]  # a judge that calls has it

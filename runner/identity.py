@@ -23,6 +23,7 @@ from ..ledger.canonical import JsonValue, canonical_text, digest_of_value, print
 from ..ledger.errors import IdentityChanged, UsageError
 from .budget_spec import UNITS, BudgetSpec
 from .errors import IdentityNewer
+from .price_use import PricesUsed
 from .protocols import Judge, Target, User
 from .work_order import ExecutionSpec, WorkOrder
 from .work_order_conversation import ConversationSpec, conversation_limits
@@ -88,6 +89,7 @@ def identity_document(
     *,
     cases_count: int | None = None,
     user: User | None = None,
+    prices: Iterable[PricesUsed] = (),
 ) -> dict[str, JsonValue]:
     """The document for a run of this work order on these targets (by variant) and cases (`CasesDigest.value`).
 
@@ -119,6 +121,7 @@ def identity_document(
             **_device_values(order.device, DEVICE_LIMITS),
             **({} if talk is None else {"conversation": conversation_limits(talk)}),
             "budgets": _budgets(order.budgets),
+            **({"prices": priced} if (priced := [one.to_json() for one in prices]) else {}),
         },
         Section.THROUGHPUT.value: {
             **_values(execution, _THROUGHPUT),

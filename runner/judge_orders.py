@@ -10,6 +10,7 @@ import attrs
 
 from ..ledger.canonical import JsonValue
 from .budget_spec import BudgetScope, BudgetSpec
+from .price_use import WrittenPrices
 from .work_order_budgets import budget_tables, read_budgets
 from .work_order_execution import ExecutionOptions, ExecutionSpec, execution_table, read_execution
 from .work_order_files import Place, parse_work_order, read_text, refuse_foreign
@@ -34,6 +35,7 @@ class JudgeOrder:
     cache: bool
     budgets: tuple[BudgetSpec, ...]
     execution: ExecutionSpec
+    prices: WrittenPrices | None
     folder: Path = attrs.field(eq=False)
     source: str = attrs.field(eq=False)
 
@@ -44,11 +46,13 @@ class JudgeOrder:
         judges: Sequence[AnyJudge | Mapping[str, JsonValue]],
         cache: bool = True,
         budgets: Mapping[str, object] | Sequence[object] = (),
+        prices: WrittenPrices | None = None,
         folder: str | Path = "",
         **execution: Unpack[ExecutionOptions],
     ) -> None:
         root = Place(f"JudgeOrder({name!r})")
-        head = {"version": 1, "name": name, "judges": [], "cache": cache}
+        written = dict(prices) if isinstance(prices, Mapping) else prices
+        head = {"version": 1, "name": name, "judges": [], "cache": cache, "prices": written}
         self._init(check(JudgeOrderTable, head, place=root), judges, budgets, dict(execution), root, Path(folder))
 
     def _init(
@@ -69,6 +73,7 @@ class JudgeOrder:
             cache=table.cache,
             budgets=_budgets(budgets, root.at("budgets")),
             execution=read_execution(execution, place=root.at("execution")),
+            prices=table.prices,
             folder=folder,
             source=root.source,
         )
@@ -99,6 +104,7 @@ class JudgeOrder:
             "cache": self.cache,
             "budgets": budget_tables(self.budgets),
             "execution": execution_table(self.execution),
+            **({} if self.prices is None else {"prices": self.prices}),
         }
 
 

@@ -113,7 +113,10 @@ def reopened(
         source=f"run {run.run_id}", folder=known or "", targets=targets, judges=judges, user=user,
     )  # fmt: skip
     order = order.replaced(
-        execution=_execution_of(run), device=_device_of(run), conversation=_conversation_of(run, order.conversation)
+        execution=_execution_of(run),
+        device=_device_of(run),
+        conversation=_conversation_of(run, order.conversation),
+        prices=_settings_of(run).get("prices", order.prices),
     )
     description = describe_again(order, run, adapters)
     refuse_changes(run.run_id, compare(stored_identity(run), description.identity))
@@ -250,6 +253,12 @@ def _change_budget(ledger: Ledger, run_key: int, plan: BudgetPlan, seen: BudgetS
     for step, is_wanted in reversed(steps) if spec.kind is BudgetKind.SOFT else steps:
         if is_wanted:
             ledger.write(step)
+
+
+def _settings_of(run: RunRow) -> dict[str, Any]:
+    settings = parse_json(run.settings)
+    assert isinstance(settings, dict)
+    return dict(settings)
 
 
 def _execution_of(run: RunRow) -> ExecutionSpec:

@@ -15,6 +15,7 @@ import attrs
 from ..ledger.canonical import JsonValue
 from .budget_spec import BudgetSpec
 from .case_files import CaseSource
+from .price_use import WrittenPrices
 from .protocols import GIVEN, Target
 from .report_options import SliceTerm
 from .work_order_budgets import budget_tables, read_budgets
@@ -82,6 +83,7 @@ class WorkOrder:
     device: DeviceSpec
     conversation: ConversationSpec | None
     gates: GatesSpec | None
+    prices: WrittenPrices | None
     folder: Path = attrs.field(eq=False)
     source: str = attrs.field(eq=False)
 
@@ -99,11 +101,13 @@ class WorkOrder:
         device: DeviceOptions | None = None,
         conversation: ConversationOptions | None = None,
         gates: Mapping[str, object] | None = None,
+        prices: WrittenPrices | None = None,
         folder: str | Path = "",
         **execution: Unpack[ExecutionOptions],
     ) -> None:
         root = Place(f"WorkOrder({name!r})")
-        table = check(OrderTable, {"version": 1, "name": name, "cases": {}}, place=root)
+        written = dict(prices) if isinstance(prices, Mapping) else prices
+        table = check(OrderTable, {"version": 1, "name": name, "cases": {}, "prices": written}, place=root)
         asked = check(CasesTable, {"repetitions": repetitions}, place=root)
         sides = _variants(target, variants, root, grid=grid)
         judged = read_judges(judges, root.at("judges"))
@@ -118,6 +122,7 @@ class WorkOrder:
             device=read_device(device or {}, place=root.at("device")),
             conversation=read_conversation(conversation, place=root.at("conversation")),
             gates=_read_gates(gates, sides, judged, root),
+            prices=table.prices,
             folder=Path(folder),
             source=root.source,
         )
@@ -169,6 +174,7 @@ class WorkOrder:
             "device": device_table(self.device),
             **({} if self.conversation is None else {"conversation": conversation_table(self.conversation)}),
             **({} if self.gates is None else {"gates": gates_table(self.gates)}),
+            **({} if self.prices is None else {"prices": self.prices}),
         }
 
     def choosing(
@@ -216,6 +222,7 @@ def _read(raw: Mapping[str, Any], root: Place, folder: Path) -> WorkOrder:
         device=read_device(order.device, place=root.at("device")),
         conversation=read_conversation(order.conversation, place=root.at("conversation")),
         gates=_read_gates(order.gates, variants, judged, root),
+        prices=order.prices,
         folder=folder,
         source=root.source,
     )

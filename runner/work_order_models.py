@@ -69,6 +69,12 @@ class OrderTable(Table):
         "How much may be used: one table `[budgets]`, or several `[[budgets]]`.",
         form="table, or list of tables",
     )
+    prices: str | dict[str, Any] | None = _key(
+        None,
+        KeyClass.LIMIT,
+        "What tokens cost: a price file, or its table; for targets and judges without their own.",
+        form="text, or table",
+    )
     execution: dict[str, Any] = _key({}, KeyClass.LIMIT, "How the run is executed.")
     device: dict[str, Any] = _key({}, KeyClass.LIMIT, "How devices are held; for targets that work on one.")
     conversation: dict[str, Any] | None = _key(
@@ -129,6 +135,12 @@ class JudgeOrderTable(Table):
         KeyClass.LIMIT,
         "How much this evaluation may use, beside what the run's own budgets allow.",
         form="table, or list of tables",
+    )
+    prices: str | dict[str, Any] | None = _key(
+        None,
+        KeyClass.LIMIT,
+        "What tokens cost: a price file, or its table; for judges without their own.",
+        form="text, or table",
     )
     execution: dict[str, Any] = _key({}, KeyClass.LIMIT, "How the evaluation is executed: the keys of `[execution]`.")
 

@@ -9,6 +9,7 @@ from typing import Any
 from .adapters.registry import judge_from_work_order, target_from_work_order
 from .runner.conversations import Finder
 from .runner.descriptions import Adapters
+from .runner.price_use import Prices, WrittenPrices
 from .runner.protocols import User
 
 __all__ = ["ADAPTERS"]
@@ -26,4 +27,10 @@ def _path(text: str, *, place: str) -> Finder:
     return read_path(text, place=place).find
 
 
-ADAPTERS = Adapters(target=target_from_work_order, judge=judge_from_work_order, user=_user, path=_path)
+def _prices(told: WrittenPrices, *, folder: Path, place: str) -> Prices:
+    from .adapters.price_files import prices_of
+
+    return prices_of(told, folder=folder, place=place)
+
+
+ADAPTERS = Adapters(target=target_from_work_order, judge=judge_from_work_order, user=_user, path=_path, prices=_prices)
