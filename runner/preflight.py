@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -13,6 +13,7 @@ from .descriptions import Description
 from .device_outlooks import DeviceOutlook
 from .judge_protocols import is_calling
 from .report_models import Amount
+from .told_outlooks import told_of, told_sums
 from .work_order_judges import settings_of_judges
 
 __all__ = [
@@ -44,7 +45,8 @@ class BudgetOutlook(_Part):
     """What the plan may use of a budget.
 
     ``least`` is used when every call is answered the first time, ``worst`` when every limit of attempts and sends is
-    reached; both at the declared bound, null without one. ``enough_for`` counts the planned observations that fit.
+    reached: at the declared bound, or at what targets tell of each request of a new run; null without either.
+    ``enough_for`` counts the planned observations that fit.
     """
 
     scope: str
@@ -128,6 +130,7 @@ def preflight_of(
 ) -> Preflight:
     """The outlook of a described work order; makes no call."""
     order = description.order
+    sums = told_sums(description) if action == "create" else {}
     return Preflight(
         ledger=ledger, ledger_exists=ledger_exists, action=action, run=run, name=order.name,
         cases=description.case_count,
@@ -142,7 +145,7 @@ def preflight_of(
         repetitions=order.repetitions, planned=description.planned,
         attempts_max=order.execution.attempts_max, dispatches_max=order.execution.dispatches_max,
         concurrency=concurrency or order.execution.concurrency, deadline_seconds=order.execution.deadline_seconds,
-        budgets=[_outlook(description, spec) for spec in order.budgets],
+        budgets=[_outlook(description, spec, sums) for spec in order.budgets],
         judges=[judge.name for judge in description.judges],
         cases_digest=description.cases_digest, identity_digest=description.digest, earlier=earlier,
         devices=list(devices), conversation=_conversation(description), chosen=_chosen(description),
@@ -172,7 +175,7 @@ def _conversation(description: Description) -> ConversationOutlook | None:
     )  # fmt: skip
 
 
-def _outlook(description: Description, spec: BudgetSpec) -> BudgetOutlook:
+def _outlook(description: Description, spec: BudgetSpec, sums: Mapping[tuple[str, str], int]) -> BudgetOutlook:
     """Retried attempts and sends multiply, a redirect that is followed is a send of its own; calls of judges count."""
     execution, form = description.order.execution, UNITS[spec.unit]
     sides = [target for name, target in description.targets.items() if _applies(spec, name)]
@@ -184,6 +187,8 @@ def _outlook(description: Description, spec: BudgetSpec) -> BudgetOutlook:
     tries = execution.attempts_max * execution.dispatches_max
     sends = sum(_sends(target, spec) for target in sides)
     worst = None if bound is None else (most * sends + judged_most) * bound * tries
+    if (told := told_of(description, spec, sums)) is not None:
+        least, worst = told, told * tries
     return BudgetOutlook(
         scope=spec.scope_kind.value, name=spec.scope_value, unit=form.key, kind=spec.kind.value,
         limit=_amount(spec, spec.limit), planned=each * len(sides),

@@ -120,6 +120,8 @@ def _outlook(line: BudgetOutlook) -> str:
     of = "" if line.scope == "run" else f" of {line.scope} {line.name}"
     head = f"{line.unit}{of}: {'at most' if line.kind == 'hard' else 'stops new work at'} {limit}"
     if line.least is None or line.worst is None:
+        if line.kind == "hard":
+            return f"{head}; each request sets aside the most that it can use"
         return f"{head} (soft, no estimate of a call: it may be overrun)"
     least, worst = money_or_count(line.unit, line.least), money_or_count(line.unit, line.worst)
     once = f"{head}; the plan needs {least} if nothing is sent twice"
