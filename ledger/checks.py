@@ -6,8 +6,10 @@ Costs by the size of the ledger: it reads every row and every artifact file.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
+
+import attrs
 
 from .artifacts import file_of
 from .canonical import digest_of_bytes
@@ -19,12 +21,22 @@ from .driver import SqliteError
 from .errors import LedgerDamaged
 from .failures import first_line, is_damage, is_of_file
 from .findings import Finding, finding_of
+from .history import RunHistory, history_at
 from .history_check import differences
 from .ledger import Ledger, Reader
 from .schema_rules import transition_rows, triggers, vocabularies
 from .transaction import chained_hash
 
-__all__ = ["Finding", "Severity", "check_histories", "check_ledger", "check_rows", "require_sound"]
+__all__ = [
+    "EventsRead",
+    "Finding",
+    "Severity",
+    "check_histories",
+    "check_ledger",
+    "check_rows",
+    "read_events",
+    "require_sound",
+]
 
 
 def check_ledger(ledger: Ledger) -> list[Finding]:
@@ -64,10 +76,30 @@ def check_rows(reader: Reader) -> Iterator[Finding]:
     yield from _digests(reader)
 
 
-def check_histories(reader: Reader) -> Iterator[Finding]:
-    """What events tell: that each is bound to all before it, and that rows are as they say."""
-    yield from _events(reader)
-    yield from _history(reader)
+def check_histories(reader: Reader, events: EventsRead | None = None) -> Iterator[Finding]:
+    """What events tell: that each is bound to all before it, and that rows are as they say.
+
+    ``events`` is what `read_events` gave for the only run that there is.
+    """
+    yield from _events(reader, None if events is None else events.broken)
+    yield from _history(reader, None if events is None else events.history)
+
+
+@attrs.frozen
+class EventsRead:
+    """The events of a run, gone through before its other rows are there; without a ``history`` they make no sense."""
+
+    broken: tuple[str, ...]
+    history: RunHistory | None
+
+
+def read_events(reader: Reader, run_key: int) -> EventsRead:
+    """Go through the events of the only run; needs its own row and its variants, and nothing else."""
+    try:
+        history = history_at(reader, run_key)
+    except (IndexError, KeyError, TypeError, ValueError):
+        history = None  # `differences` says what is wrong with them
+    return EventsRead(tuple(_broken_chains(reader)), history)
 
 
 def require_sound(ledger: Ledger) -> None:
@@ -118,9 +150,9 @@ def _rules(reader: Reader) -> Iterator[Finding]:
         yield from finding_of(rule.code, rule.what, places, rule.remedy, rule.severity)
 
 
-def _events(reader: Reader) -> Iterator[Finding]:
+def _events(reader: Reader, broken: Iterable[str] | None = None) -> Iterator[Finding]:
     yield from finding_of(
-        "events.chain", "the history of runs is broken", _broken_chains(reader),
+        "events.chain", "the history of runs is broken", _broken_chains(reader) if broken is None else iter(broken),
         "the history was changed: trust neither it nor a snapshot of it, and restore a backup",
     )  # fmt: skip
     uncounted = (
@@ -128,7 +160,8 @@ def _events(reader: Reader) -> Iterator[Finding]:
         for run_id, told, found in reader.each(
             "SELECT r.run_id, (SELECT count(*) FROM events e WHERE e.run_key = r.run_key"
             " AND e.kind = 'dispatch.intended') AS told, (SELECT count(*) FROM dispatches d JOIN calls c"
-            " ON c.call_id = d.call_id WHERE c.run_key = r.run_key AND c.owner = 'attempt') AS found"
+            " ON c.call_id = d.call_id WHERE c.run_key = r.run_key AND c.owner = 'attempt'"
+            " AND c.reused_from IS NULL) AS found"
             " FROM runs r WHERE r.state NOT IN ('planning', 'importing') AND told <> found"
         )
     )
@@ -138,9 +171,9 @@ def _events(reader: Reader) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _history(reader: Reader) -> Iterator[Finding]:
+def _history(reader: Reader, known: RunHistory | None = None) -> Iterator[Finding]:
     yield from finding_of(
-        "events.history", "the history of runs tells otherwise than their rows", differences(reader),
+        "events.history", "the history of runs tells otherwise than their rows", differences(reader, known),
         "rows were changed behind the ledger's back, or this is a defect of ours: restore a backup, and report it",
     )  # fmt: skip
 

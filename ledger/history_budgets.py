@@ -55,9 +55,9 @@ class _Sums:
         self.plan = attrs.evolve(self.plan, **values)
 
 
-@attrs.frozen
+@attrs.define
 class _Reserved:
-    """One reservation as it ended, or as it is held."""
+    """One reservation as it ended, or as it is held; not frozen, because there are as many as calls."""
 
     budget_no: int
     held: int

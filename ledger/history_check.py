@@ -12,13 +12,17 @@ from .run_reads import budgets_of
 __all__ = ["differences"]
 
 
-def differences(reader: Reader) -> Iterator[str]:
-    """One text for each slot, attempt, dispatch or budget of a run that is not as the run's events say."""
+def differences(reader: Reader, known: RunHistory | None = None) -> Iterator[str]:
+    """One text for each slot, attempt, dispatch or budget of a run that is not as the run's events say.
+
+    ``known`` is a history that was gone through already.
+    """
     for run_key, run_id in reader.rows(
         "SELECT run_key, run_id FROM runs WHERE state NOT IN ('planning', 'importing') ORDER BY run_key"
     ):
         try:
-            yield from (f"run {run_id} {what}" for what in _of_run(reader, history_at(reader, run_key)))
+            history = known if known is not None and known.run_key == run_key else history_at(reader, run_key)
+            yield from (f"run {run_id} {what}" for what in _of_run(reader, history))
         except (IndexError, KeyError, TypeError, ValueError) as problem:
             yield f"run {run_id}: its events cannot be read ({type(problem).__name__}: {problem})"
 

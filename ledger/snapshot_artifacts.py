@@ -1,12 +1,20 @@
-"""The large artifacts of a snapshot: unpacked and verified into a folder of their own by a thread, then taken over."""
+"""The large artifacts of a snapshot: unpacked and verified into a folder of their own by a thread, then taken over.
+
+Their files are synced by a few further threads: a disk brings several to rest in the time of one.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
+import os
 import threading
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 from .artifacts import file_of
 from .canonical import digest_of_bytes
@@ -17,6 +25,10 @@ from .zip_layout import STORED, Member
 from .zip_reader import NotOurZip, ZipReader
 
 __all__ = ["ArtifactStage"]
+
+_SYNCS: Final = 4
+_UNSYNCED_MAX: Final = 16
+"""So many files may be open, and wait to be synced."""
 
 
 class ArtifactStage:
@@ -73,27 +85,46 @@ class ArtifactStage:
             sync_folder(folder)
 
     def _unpack_all(self) -> None:
+        unsynced: deque[Future[None]] = deque()
         try:
-            for member in self._members:
-                if self._stop.is_set():
-                    return
-                self._unpack(member)
+            with ThreadPoolExecutor(_SYNCS, thread_name_prefix="tallystick-sync") as pool:
+                for member in self._members:
+                    if self._stop.is_set():
+                        return
+                    unsynced.append(pool.submit(_sync_and_close, self._unpack(member)))
+                    if len(unsynced) >= _UNSYNCED_MAX:
+                        unsynced.popleft().result()
+                for waiting in unsynced:
+                    waiting.result()
         except BaseException as problem:  # noqa: BLE001 - raised by `finish`, in the thread that waits
             self._failure = problem
 
-    def _unpack(self, member: Member) -> None:
+    def _unpack(self, member: Member) -> int:
+        """Write a member into its file, and return its descriptor, for somebody to sync and close."""
         digest = f"sha256:{member.name.rpartition('/')[2]}"
         if member.name != artifact_member(digest) or len(digest) != 71 or member.method != STORED:
             raise NotOurZip(f"{member.name} is no artifact's name")
         path = file_of(self._folder, digest)
         path.parent.mkdir(exist_ok=True)
         hashed = hashlib.sha256()
-        with path.open("xb") as file:
+        with path.open("xb", buffering=0) as file:
             for chunk in self._archive.chunks(member, checked=False):
                 hashed.update(chunk)
-                file.write(chunk)
-            file.flush()
-            sync(file.fileno())
-        if f"sha256:{hashed.hexdigest()}" != digest:
-            raise NotOurZip(f"{member.name} has other bytes than its name says")
-        self._sizes[digest] = member.size
+                _write_all(file, chunk)
+            if f"sha256:{hashed.hexdigest()}" != digest:
+                raise NotOurZip(f"{member.name} has other bytes than its name says")
+            self._sizes[digest] = member.size
+            return os.dup(file.fileno())
+
+
+def _write_all(file: io.FileIO, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
+def _sync_and_close(descriptor: int) -> None:
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -17,6 +17,7 @@ __all__ = [
     "MANIFEST",
     "MANIFEST_MAX",
     "PART_BYTES",
+    "SAME_MAX",
     "ArtifactCount",
     "CustodyMode",
     "Manifest",
@@ -27,6 +28,7 @@ __all__ = [
     "manifest_bytes",
     "rows_member",
     "snapshot_digest",
+    "table_of_member",
 ]
 
 FORMAT: Final = "tallystick.snapshot/1"
@@ -34,12 +36,15 @@ MANIFEST: Final = "manifest.json"
 MANIFEST_MAX: Final = 64 << 20
 PART_BYTES: Final = 64 << 20
 """After so many bytes of rows a further member begins."""
+SAME_MAX: Final = 80
+"""No text that stands for a whole column is longer: what is unpacked stays in proportion to the file."""
 
 CustodyMode = Literal["copy", "move"]
 Digest = Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 RunId = Annotated[str, Field(pattern="^[0-9a-z]{1,64}$")]
 Name = Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,62}$")]
+Same = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | Annotated[str, Field(max_length=SAME_MAX)] | None
 
 
 class _Part(BaseModel):
@@ -67,6 +72,7 @@ class RunEntry(_Part):
     """A run: ``event_no`` and ``event_hash`` are its newest event's; ``epoch`` is that of its custody.
 
     With the mode ``move``, whoever takes the snapshot in may continue the run; with ``copy`` not without adopting it.
+    ``same`` holds, by table, columns that say the same in every row of the run, and so stand in none of them.
     """
 
     run: RunId
@@ -78,7 +84,12 @@ class RunEntry(_Part):
     custody: CustodyMode
     epoch: Count
     rows: dict[Name, Count]
+    same: dict[Name, Annotated[dict[Name, Same], Field(min_length=1)]]
     left_out: list[RedactionEntry] = []
+
+    def same_size(self, table: str) -> int:
+        """How many bytes each row of the table has besides those that stand in its member, about."""
+        return sum(len(str(value)) for value in self.same.get(table, {}).values())
 
 
 class ArtifactCount(_Part):
@@ -106,6 +117,11 @@ class Manifest(_Part):
 def rows_member(table: str, part: int, run: str | None = None) -> str:
     """The name of a member with rows of a run, or of what runs share; parts count from 1."""
     return f"{f'runs/{run}' if run else 'shared'}/{table}-{part:04d}.jsonl"
+
+
+def table_of_member(name: str) -> str:
+    """The table whose rows such a member holds."""
+    return name.rpartition("/")[2][: -len("-0001.jsonl")]
 
 
 def artifact_member(digest: str) -> str:

@@ -215,8 +215,9 @@ def _copy_rows(
     """A table in the order of its keys, in batches of about as many bytes."""
     ours, theirs = run_keys
     start = rows_member(table.name, 1, entry.run)[: -len("0001.jsonl")]
-    size = sum(member.size for member in snapshot.manifest.members if member.name.startswith(start))
     count = max(1, entry.rows.get(table.name, 0))
+    size = sum(member.size for member in snapshot.manifest.members if member.name.startswith(start))
+    size += count * entry.same_size(table.name)
     each = max(1, min(_COPIED_PER_BATCH, _BYTES_PER_BATCH * count // max(1, size)))
     first: tuple[Any, ...] | None = None
     for last in snapshot.scratch.stretches(table.name, key_of(table), theirs, each):

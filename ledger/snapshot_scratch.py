@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import attrs
@@ -55,22 +56,26 @@ class _Block:
 
 @attrs.frozen
 class _Target:
-    """Where rows go: a table's columns with their kinds, and what columns hold that do not travel, as SQL."""
+    """Where rows go: a table's columns with their kinds, and what others hold.
+
+    ``fixed`` are those that do not travel, as SQL, ``same`` those that the manifest speaks of, as values.
+    """
 
     table: str
     columns: list[str]
     kinds: list[str]
     fixed: dict[str, str]
+    same: dict[str, Any]
 
     @property
     def insert(self) -> str:
-        """For values."""
-        marks = ", ".join([*self.fixed.values(), *("?" * len(self.columns))])
+        """For values, those of ``same`` first."""
+        marks = ", ".join([*self.fixed.values(), *("?" * (len(self.same) + len(self.columns)))])
         return f"INSERT INTO {self.table} ({self._names}) VALUES ({marks})"
 
     @property
     def insert_from_json(self) -> str:
-        """For a JSON array of rows, and how many values each has."""
+        """For the values of ``same``, a JSON array of rows, and how many values each has."""
         values = [
             # What is no hexadecimal text must not become NULL.
             f"iif(value ->> {index} IS NULL, NULL, coalesce(unhex(value ->> {index}), 'no bytes'))"
@@ -79,13 +84,14 @@ class _Target:
             for index, kind in enumerate(self.kinds)
         ]
         return (
-            f"INSERT INTO {self.table} ({self._names}) SELECT {', '.join([*self.fixed.values(), *values])}"
+            f"INSERT INTO {self.table} ({self._names})"
+            f" SELECT {', '.join([*self.fixed.values(), *('?' * len(self.same)), *values])}"
             f" FROM {_EACH}(?) WHERE type = 'array' AND json_array_length(value) = ?"
         )
 
     @property
     def _names(self) -> str:
-        return ", ".join([*self.fixed, *self.columns])
+        return ", ".join([*self.fixed, *self.same, *self.columns])
 
     def decoded(self, data: bytes, count: int) -> list[list[Any]]:
         """The rows of a JSON array as values."""
@@ -114,16 +120,33 @@ class Scratch:
         self._kinds: dict[str, dict[str, str]] = {}
         self.reader = Reader(self._connection, folder)
 
-    def load(self, table: str, columns: list[str], chunks: Iterable[bytes], *, run_key: int | None, place: str) -> int:
-        """Put the rows of one member in and return their number; raises RowsUnfit."""
-        kinds = self._columns(table, columns, place, is_of_run=run_key is not None)
+    def load(
+        self,
+        table: str,
+        columns: list[str],
+        chunks: Iterable[bytes],
+        *,
+        run_key: int | None,
+        place: str,
+        same: Mapping[str, int | str | None] = MappingProxyType({}),
+        count_max: int = LINE_MAX,
+    ) -> int:
+        """Put the rows of one member in and return their number; raises RowsUnfit, also for more than ``count_max``.
+
+        ``same`` are columns that its rows do not have, with what they hold in each.
+        """
+        kinds = self._columns(table, [*same, *columns], place, is_of_run=run_key is not None)
         given = {**FILLERS.get(table, {}), **({} if run_key is None else {"run_key": run_key})}
-        fixed = {name: repr(value) for name, value in given.items() if name not in columns}
-        target = _Target(table, columns, [kinds[name] for name in columns], fixed)
+        fixed = {name: repr(value) for name, value in given.items() if name not in kinds}
+        if strange := [name for name, value in same.items() if value is not None and kinds[name] == "blob"]:
+            raise RowsUnfit(f"{place}: {strange[0]} is no column that can be the same in every row")
+        target = _Target(table, columns, [kinds[name] for name in columns], fixed, dict(same))
         count = 0
         self._connection.execute("BEGIN")
         with contextlib.closing(ahead(_blocks(chunks, place))) as blocks:
             for block in blocks:
+                if count + block.count > count_max:
+                    raise RowsUnfit(f"{place} has more rows than it is said to have")
                 try:
                     self._put(target, block)
                 except (driver.SqliteError, OverflowError, ValueError, TypeError, RecursionError) as problem:
@@ -136,9 +159,11 @@ class Scratch:
     def _put(self, target: _Target, block: _Block) -> None:
         """Insert the rows of a block; by SQLite itself where it reads JSON as strictly as Python does."""
         if block.text is None:
-            self._connection.executemany(target.insert, target.decoded(block.data, block.count))
+            rows = target.decoded(block.data, block.count)
+            self._connection.executemany(target.insert, ((*target.same.values(), *row) for row in rows))
             return
-        count = self._connection.execute(target.insert_from_json, (block.text, len(target.columns))).rowcount
+        values = (*target.same.values(), block.text, len(target.columns))
+        count = self._connection.execute(target.insert_from_json, values).rowcount
         if count != block.count:
             raise ValueError(f"a row is no list of {len(target.columns)} values")
 
@@ -171,8 +196,14 @@ class Scratch:
 
     @contextlib.contextmanager
     def another_reader(self) -> Iterator[Reader]:
-        """A reader for another thread, on a connection of its own, while nothing is changed."""
+        """A reader for another thread, on a connection of its own, of the tables that are complete.
+
+        It takes no lock. Pages of a table are changed by rows of that table alone, so others may be filled meanwhile;
+        only the first page changes with every commit, and that is kept from here on.
+        """
         with contextlib.closing(driver.connect_frozen(self.path)) as connection:
+            connection.execute("BEGIN")
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             yield Reader(connection, self.reader.artifacts)
 
     def stretches(self, table: str, key: list[str], run_key: int, each: int) -> Iterator[tuple[Any, ...]]:

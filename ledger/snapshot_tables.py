@@ -6,7 +6,7 @@ their run is *shared*: workers, judges' qualifications, artifacts, and the fence
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from sqlalchemy import LargeBinary, Table
@@ -24,6 +24,7 @@ __all__ = [
     "columns_of",
     "copy_stretch",
     "insert_into",
+    "is_same_in_run",
     "key_of",
     "lines_of_run",
     "lines_of_shared",
@@ -107,9 +108,17 @@ def rows_of_run(table: Table, run_key: int) -> str:
     return f"SELECT {', '.join(_expressions(table))} {_of_run(table, run_key)}"
 
 
-def lines_of_run(table: Table, run_key: int) -> str:
-    """SQL for the same as JSON texts."""
-    return f"SELECT json_array({', '.join(_texts(table))}) {_of_run(table, run_key)}"
+def lines_of_run(table: Table, run_key: int, *, without: Collection[str] = ()) -> str:
+    """SQL for the same as JSON texts, but for some columns."""
+    texts = [text for name, text in zip(columns_of(table), _texts(table), strict=True) if name not in without]
+    return f"SELECT json_array({', '.join(texts)}) {_of_run(table, run_key)}"
+
+
+def is_same_in_run(table: Table, run_key: int, names: Sequence[str]) -> str:
+    """SQL for whether each of the columns says the same in every row of the run; takes what they say, in order."""
+    expressions = dict(zip(columns_of(table), _expressions(table), strict=True))
+    tests = ", ".join(f"min({expressions[name]} IS ?)" for name in names)
+    return f"SELECT {tests} FROM {table.name} WHERE run_key = {int(run_key)}"
 
 
 def rows_of_shared(table: Table, run_keys: Iterable[int]) -> str:

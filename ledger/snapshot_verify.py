@@ -7,22 +7,20 @@ by what the file announces, which is compared with the space that is there.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
 import stat
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import attrs
 from pydantic import ValidationError
 
 from .check_rules import Severity
-from .checks import check_histories, check_rows
+from .checks import EventsRead, check_histories, check_rows
 from .crashpoints import crashpoint
 from .errors import LedgerFailed, SnapshotInvalid, SnapshotNewer, UsageError
 from .findings import Finding
@@ -36,11 +34,11 @@ from .snapshot_format import (
     Manifest,
     RunEntry,
     manifest_bytes,
-    rows_member,
     snapshot_digest,
+    table_of_member,
 )
+from .snapshot_load import load_rows
 from .snapshot_scratch import RowsUnfit, Scratch
-from .snapshot_tables import TABLES_LEFT_OUT
 from .zip_reader import NotOurZip, ZipReader
 
 __all__ = ["VerifiedSnapshot", "read_manifest", "verified"]
@@ -81,8 +79,8 @@ def verified(path: Path, folder: Path) -> Iterator[VerifiedSnapshot]:
             stage = ArtifactStage(archive, members, folder / "artifacts")
             stack.enter_context(stage.begun())  # by a thread of its own, while the rows are looked at
             rows = stack.enter_context(Scratch(folder, schema_number=manifest.schema_number))
-            _load(archive, manifest, rows)
-            _look(manifest, rows)
+            events = load_rows(archive, manifest, rows)
+            _look(manifest, rows, events)
             stage.finish(rows.reader, manifest.artifacts)
             crashpoint("import.verified")
             yield VerifiedSnapshot(path, manifest, rows.reader, stage, rows)
@@ -181,7 +179,14 @@ def _refuse_other_members(archive: ZipReader, manifest: Manifest) -> None:
 
 def _refuse_too_large(manifest: Manifest, folder: Path, path: Path) -> None:
     # Rows are unpacked into a scratch file and written into the ledger, each about as large as their text.
-    needed = 2 * sum(member.size for member in manifest.members) + manifest.artifacts.bytes
+    runs = {entry.run: entry for entry in manifest.runs}
+    same = sum(
+        member.rows * run.same_size(table)
+        for member in manifest.members
+        for run, table in [(runs.get(member.name.split("/")[-2]), table_of_member(member.name))]
+        if run is not None
+    )
+    needed = 2 * (sum(member.size for member in manifest.members) + same) + manifest.artifacts.bytes
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise LedgerFailed(
@@ -190,63 +195,19 @@ def _refuse_too_large(manifest: Manifest, folder: Path, path: Path) -> None:
         )
 
 
-def _load(archive: ZipReader, manifest: Manifest, rows: Scratch) -> None:
-    keys = {entry.run: key for key, entry in enumerate(manifest.runs, start=1)}
-    found: dict[str, Counter[str]] = {run: Counter() for run in ("", *keys)}
-    parts: Counter[tuple[str, str]] = Counter()
-    for told, member in zip(manifest.members, archive.members, strict=False):
-        folder, _, file = told.name.rpartition("/")
-        run, table = folder.removeprefix("runs/") if folder != "shared" else "", file[: -len("-0001.jsonl")]
-        parts[run, table] += 1
-        if run not in found or table not in manifest.columns or table in TABLES_LEFT_OUT or _is_inner(table):
-            raise NotOurZip(f"{told.name} is nothing that a snapshot holds")
-        if told.name != rows_member(table, parts[run, table], run or None):
-            raise NotOurZip(f"{told.name} is out of order")
-        hashed = hashlib.sha256()
-        chunks = _hashed(archive.chunks(member), hashed)
-        count = rows.load(table, manifest.columns[table], chunks, run_key=keys.get(run), place=told.name)
-        if count != told.rows or f"sha256:{hashed.hexdigest()}" != told.digest:
-            raise NotOurZip(f"{told.name} has other rows than {MANIFEST} says")
-        found[run][table] += count
-    for entry in manifest.runs:
-        _compare_counts(entry.rows, found[entry.run], f"run {entry.run}")
-        rows.add_run(keys[entry.run], epoch=entry.epoch)
-    _compare_counts(manifest.shared, found[""], "what the runs share")
-    if rows.is_older:
-        rows.look_at_kinds(rows.reader)
-        rows.upgrade()
-
-
-def _is_inner(table: str) -> bool:
-    """A table of SQLite or of the migrations."""
-    return table.startswith(("sqlite_", "alembic_"))
-
-
-def _hashed(chunks: Iterable[bytes], hashed: Any) -> Iterator[bytes]:
-    for chunk in chunks:
-        hashed.update(chunk)
-        yield chunk
-
-
-def _compare_counts(told: dict[str, int], found: Counter[str], where: str) -> None:
-    for table in sorted(told.keys() | found.keys()):
-        if told.get(table, 0) != found[table]:
-            raise NotOurZip(f"{where} has {found[table]} rows of {table}, and {MANIFEST} says {told.get(table, 0)}")
-
-
 _RUN: Final = (
     "SELECT r.run_id, r.name, r.state, r.planned, e.event_no, lower(hex(e.hash)) FROM runs r"
     " LEFT JOIN events e ON e.run_key = r.run_key WHERE r.run_key = ? ORDER BY e.event_no DESC LIMIT 1"
 )
 
 
-def _look(manifest: Manifest, scratch: Scratch) -> None:
+def _look(manifest: Manifest, scratch: Scratch, events: EventsRead | None) -> None:
     """The rows keep every promise that a ledger keeps, and are what the manifest says of them."""
     _compare_runs(manifest, scratch.reader)
     with scratch.another_reader() as other, ThreadPoolExecutor(1) as helper:
         # SQLite lets go of the interpreter, which goes through the histories meanwhile.
         rules = helper.submit(lambda: _rules(scratch, other))
-        histories = list(check_histories(scratch.reader))
+        histories = list(check_histories(scratch.reader, events))
         findings = [*rules.result(), *histories]
     for finding in findings:
         if finding.severity is Severity.ERROR:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Final
 import attrs
 from sqlalchemy import Table
 
+from .ahead import ahead
 from .artifacts import file_of
 from .errors import LedgerDamaged, UsageError
 from .ledger import Reader
@@ -32,6 +34,7 @@ from .snapshot_format import (
     snapshot_digest,
 )
 from .snapshot_redaction import Redaction
+from .snapshot_same import same_of
 from .snapshot_scratch import LINE_MAX
 from .snapshot_tables import (
     COLUMNS_LEFT_OUT,
@@ -125,13 +128,15 @@ class SnapshotWriter:
 
     def _run(self, reader: Reader, run: ChosenRun) -> RunEntry:
         redaction = self._redactions.get(run.run_key)
-        rows = {}
+        rows, same = {}, {}
         for table in RUN_TABLES:
             if redaction is not None:
                 found = reader.each(rows_of_run(table, run.run_key))
                 lines = self._changed_lines(found, table, run.run_key, None)
             else:
-                lines = (row[0] for row in reader.each(lines_of_run(table, run.run_key)))
+                if always := same_of(reader, table, run.run_key):
+                    same[table.name] = always
+                lines = (row[0] for row in reader.each(lines_of_run(table, run.run_key, without=always)))
             rows[table.name] = self._write(table, lines, run=run.run_id)
         names, row = columns_of(RUN_TABLES[0]), reader.row(rows_of_run(RUN_TABLES[0], run.run_key))
         head: dict[str, Any] = dict(zip(names, row, strict=True))
@@ -139,7 +144,7 @@ class SnapshotWriter:
             head = redaction.row("runs", head)
         return RunEntry(
             run=run.run_id, name=head["name"], state=head["state"], planned=run.planned, event_no=run.event_no,
-            event_hash=run.event_hash, custody=self._custody, epoch=run.epoch, rows=rows,
+            event_hash=run.event_hash, custody=self._custody, epoch=run.epoch, rows=rows, same=same,
             left_out=_left_out(head["left_out"], [] if redaction is None else redaction.entries()),
         )  # fmt: skip
 
@@ -161,7 +166,8 @@ class SnapshotWriter:
         while not source.is_done:
             part, before = part + 1, source.count
             name = rows_member(table.name, part, run)
-            written = self._zip.deflate(name, source.part())
+            with contextlib.closing(ahead(source.part())) as chunks:  # packed and hashed while the next rows are read
+                written = self._zip.deflate(name, chunks)
             self._members.append(
                 MemberEntry(name=name, size=written.member.size, digest=written.digest, rows=source.count - before)
             )
@@ -170,7 +176,7 @@ class SnapshotWriter:
     def _artifact(self, folder: Path, digest: str, size: int) -> None:
         path = file_of(folder, digest)
         try:
-            with path.open("rb") as source:
+            with path.open("rb", buffering=0) as source:
                 written = self._zip.store(artifact_member(digest), size, iter(lambda: source.read(_CHUNK), b""))
         except (FileNotFoundError, ValueError) as problem:
             raise _damaged(digest, str(problem)) from problem
