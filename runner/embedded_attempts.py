@@ -1,8 +1,4 @@
-"""Attempts and calls of a harness of somebody's own, each an ``async with`` block.
-
-A call's intent is durable inside its block, and what is said of it is committed when the block is left; left without a
-word, by an exception or by a cancellation, its outcome is unknown.
-"""
+"""Attempts of a harness of somebody's own, each an ``async with`` block; their calls are `embedded_calls`."""
 
 from __future__ import annotations
 
@@ -22,16 +18,17 @@ from ..ledger.states import DispatchState, NextStep, SlotState
 from ..ledger.transaction import Transaction
 from .answer_texts import NoAnswer, answer_texts
 from .attempt_ends import end_broken
+from .embedded_calls import EmbeddedCall, EmbeddedReservation
 from .inner_calls import AttemptInnerCalls
-from .inner_protocols import InnerRequest, InnerSend, Replayed
+from .inner_protocols import InnerRequest
 from .outcome_facts import facts_of
-from .protocols import Outcome, Usage
+from .protocols import Outcome
 from .tally import Tally
 
 if TYPE_CHECKING:
     from .embedded import EmbeddedRun
 
-__all__ = ["EmbeddedAttempt", "EmbeddedCall"]
+__all__ = ["EmbeddedAttempt"]
 
 
 class EmbeddedAttempt:
@@ -110,13 +107,33 @@ class EmbeddedAttempt:
         ``request`` (JSON or bytes) is what is kept of it. The bounds are what it sets aside in budgets of that unit,
         instead of what these declare for each dispatch.
         """
+        return EmbeddedCall(*self._asking(name, request, bound_usd, bound_tokens))
+
+    def reserve(
+        self,
+        name: str,
+        request: JsonValue | bytes,
+        *,
+        bound_usd: str | float | None = None,
+        bound_tokens: int | None = None,
+    ) -> EmbeddedReservation:
+        """Room for a call that is sent later: ``held = await attempt.reserve(…)``, then say once what became of it.
+
+        Takes what `call` takes, and raises BudgetExhausted where there is no room. Its intent is durable from then on,
+        so that ``held.request_id`` may be given to a queue, a batch or another task.
+        """
+        return EmbeddedReservation(*self._asking(name, request, bound_usd, bound_tokens))
+
+    def _asking(
+        self, name: str, request: JsonValue | bytes, bound_usd: str | float | None, bound_tokens: int | None
+    ) -> tuple[AttemptInnerCalls, InnerRequest]:
         payload = request if isinstance(request, bytes) else canonical_bytes(request)
         bounds: dict[str, int] = {} if bound_tokens is None else {"tokens": bound_tokens}
         if bound_usd is not None:
             bounds["nanousd"] = _nanousd(bound_usd)
         self._entered()
         assert self._inner is not None
-        return EmbeddedCall(self._inner, InnerRequest(canonical_text({"call": name}), payload, f"call {name}", bounds))
+        return self._inner, InnerRequest(canonical_text({"call": name}), payload, f"call {name}", bounds)
 
     def observe(
         self, answer: JsonValue, *, evidence: Mapping[str, JsonValue] | None = None, flags: tuple[str, ...] = ()
@@ -173,62 +190,6 @@ class EmbeddedAttempt:
             return SlotState.SELECTED
 
         return await self._run.ledger.write_async(work)
-
-
-class EmbeddedCall:
-    """One call of an attempt. Inside its block it may be sent once; say what became of it before leaving.
-
-    ``known`` is the answer that an earlier attempt had, as bytes; then nothing is to be sent.
-    """
-
-    def __init__(self, inner: AttemptInnerCalls, request: InnerRequest) -> None:
-        self._inner = inner
-        self._request = request
-        self._send: InnerSend | None = None
-        self._outcome: Outcome | None = None
-        self.known: bytes | None = None
-
-    @property
-    def request_id(self) -> str:
-        """The durable id of this call, to go on the wire; empty where the answer is known."""
-        return "" if self._send is None else self._send.request_id
-
-    async def __aenter__(self) -> EmbeddedCall:
-        begun = await self._inner.begin_async(self._request)
-        if isinstance(begun, Replayed):
-            self.known = begun.raw or b""
-        else:
-            self._send = begun
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._send is None:
-            return
-        outcome = self._outcome
-        if outcome is None:
-            told = "its block was left without a word" if raised is None else f"{type(raised).__name__}: {raised}"
-            outcome = Outcome(DispatchState.UNKNOWN, "call.unsaid" if raised is None else "call.broken_off", told)
-        await asyncio.shield(asyncio.ensure_future(self._inner.end_async(self._send, outcome)))
-
-    def answer(self, body: JsonValue | bytes = None, *, usage: Usage | None = None, status: int | None = None) -> None:
-        """A whole answer; ``body`` is what is kept of it, and what a replay gives back."""
-        raw = body if isinstance(body, bytes) else canonical_bytes(body)
-        self._outcome = Outcome(DispatchState.ANSWERED, answer=None, raw=raw, usage=usage, status=status)
-
-    def fail(
-        self, message: str = "", *, reason: str = "call.failed", usage: Usage | None = None, status: int | None = None
-    ) -> None:
-        """An answer that is an error; it is charged what it used, or its bound."""
-        self._outcome = Outcome(DispatchState.FAILED, reason, message, usage=usage, status=status)
-
-    def refuse(self, message: str = "", *, retry_after_seconds: float | None = None, sent: bool = True) -> None:
-        """Provably not done; ``sent=False``: nothing left, and it counts as no dispatch."""
-        self._outcome = Outcome(
-            DispatchState.REFUSED, "call.refused", message, retry_after_seconds=retry_after_seconds,
-            bytes_sent=None if sent else 0,
-        )  # fmt: skip
 
 
 def _outcome_of(said: Outcome | None, raised: BaseException | None) -> tuple[Outcome, bool]:

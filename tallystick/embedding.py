@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -17,21 +18,33 @@ import attrs
 from ._wiring import ADAPTERS
 from .api import OpenLedger
 from .guard_budget import Budget
+from .ledger.call_reads import CallRow, calls
 from .ledger.canonical import JsonValue, parse_json
 from .ledger.errors import UsageError
 from .ledger.ledger import Ledger
 from .ledger.location import default_path
 from .ledger.observation_reads import observations
-from .ledger.states import IfUnknown
+from .ledger.states import DispatchState, IfUnknown
 from .runner.descriptions import describe
 from .runner.embedded import EmbeddedRun, EmbeddedSlot, HarnessTarget
-from .runner.embedded_attempts import EmbeddedAttempt, EmbeddedCall
+from .runner.embedded_attempts import EmbeddedAttempt
+from .runner.embedded_calls import EmbeddedCall, EmbeddedReservation
 from .runner.protocols import Case
 from .runner.sessions import find_or_create
 from .runner.work_order import WorkOrder
 from .runner.work_order_execution import ExecutionOptions
 
-__all__ = ["AsyncLedger", "EmbeddedAttempt", "EmbeddedCall", "EmbeddedRun", "EmbeddedSlot", "Observation", "open_async"]
+__all__ = [
+    "AsyncLedger",
+    "CallRecord",
+    "EmbeddedAttempt",
+    "EmbeddedCall",
+    "EmbeddedReservation",
+    "EmbeddedRun",
+    "EmbeddedSlot",
+    "Observation",
+    "open_async",
+]
 
 StrPath = str | os.PathLike[str]
 _POLICIES = (IfUnknown.KEEP, IfUnknown.REPEAT, IfUnknown.RESEND, IfUnknown.RESTART)
@@ -47,6 +60,32 @@ class Observation:
     answer: JsonValue
     evidence: Mapping[str, JsonValue]
     flags: tuple[str, ...]
+
+
+@attrs.frozen
+class CallRecord:
+    """One send of a call of an attempt. Counts are None where they are not known; money is in nano-USD.
+
+    ``name`` is that of `EmbeddedAttempt.call`; empty for requests that have none, whose ``head`` says what they ask.
+    """
+
+    case_id: str
+    repetition: int
+    attempt: int
+    position: int
+    send: int
+    request_id: str
+    name: str
+    head: JsonValue
+    state: DispatchState
+    reason: str
+    message: str
+    status: int | None
+    tokens_in: int | None
+    tokens_out: int | None
+    cost_nanousd: int | None
+    began_at: datetime
+    duration_seconds: float | None
 
 
 class open_async:  # noqa: N801 - read as a function: async with ts.open_async("evals.db") as ledger
@@ -123,6 +162,11 @@ class AsyncLedger(OpenLedger):
                 row.case_id, row.repetition, row.attempt_no, parse_json(row.answer), evidence, tuple(flags)
             )
 
+    def calls(self, run: EmbeddedRun | str) -> Iterator[CallRecord]:
+        """Every send of every call of the run's attempts, in the order of its plan, some hundred at a time."""
+        run_key = run.run_key if isinstance(run, EmbeddedRun) else self.find(run).run_key
+        return map(_call_record, calls(self._ledger, run_key))
+
     async def aclose(self) -> None:
         """Give back every run that is held, and close the ledger; idempotent."""
         held, self._held = self._held, []
@@ -132,3 +176,14 @@ class AsyncLedger(OpenLedger):
                     await run.close()
         finally:
             await asyncio.to_thread(self._ledger.close)
+
+
+def _call_record(row: CallRow) -> CallRecord:
+    head = parse_json(row.head)
+    name = head.get("call") if isinstance(head, dict) else None
+    return CallRecord(
+        row.case_id, row.repetition, row.attempt_no, row.position, row.dispatch_no, row.call_id,
+        name if isinstance(name, str) else "", head, row.state, row.reason, row.message, row.status, row.tokens_in,
+        row.tokens_out, row.cost_nanousd, datetime.fromtimestamp(row.intended_us / 1e6, UTC),
+        None if row.duration_us is None else row.duration_us / 1e6,
+    )  # fmt: skip
