@@ -194,7 +194,7 @@ def _measured(figure: Figure, values: Sequence[tuple[str, float, float]]) -> _Me
         pairs = _by_case([(case, (one, two)) for case, one, two in values])
         spread = ratio_of_medians(pairs) if len(pairs) > 1 else None
         one, two = median(first), median(second)
-        return _Measured(one, two, None, two / one, spread and spread.low, spread and spread.high)
+        return _Measured(one, two, None, two / one, *_ends(spread))
     one, two = math.fsum(first) / len(first), math.fsum(second) / len(second)
     differences = _by_case([(case, after - before) for case, before, after in values])
     around: Interval | None
@@ -202,7 +202,11 @@ def _measured(figure: Figure, values: Sequence[tuple[str, float, float]]) -> _Me
         around = _rate_interval(values, differences)
     else:  # one case shows no spread, and a bootstrap of it would be a point
         around = mean_interval(differences) if len(differences) > 1 else None
-    return _Measured(one, two, two - one, None, around and around.low, around and around.high)
+    return _Measured(one, two, two - one, None, *_ends(around))
+
+
+def _ends(around: Interval | None) -> tuple[float | None, float | None]:
+    return (None, None) if around is None else (around.low, around.high)
 
 
 def _rate_interval(values: Sequence[tuple[str, float, float]], differences: list[list[float]]) -> Interval:
