@@ -28,7 +28,7 @@ from .pricing import priced_outcome
 from .secrets import SecretTable
 from .tables import Table, nearest, read_table
 from .target_judge import CallingTable, TargetJudge, parts_of
-from .verdict_parsing import JsonVerdicts, LabelVerdicts, VerdictParser
+from .verdict_parsing import JsonVerdicts, LabelVerdicts, VerdictParser, bare_label
 
 __all__ = ["LlmJudge", "LlmJudgeTable", "PricesTable", "from_work_order", "llm_judge"]
 
@@ -104,8 +104,9 @@ class LlmJudgeTable(CallingTable):
         if self.labels is not None:
             if "structured" in self.model_fields_set and self.structured != "none":
                 raise ValueError("labels and structured both say the form of the reply; leave out structured")
-            if len({label.strip().casefold() for label in self.labels}) != len(self.labels) or len(self.labels) < 2:
-                raise ValueError("labels are two or more words that differ by more than case")
+            words = {bare_label(label) for label in self.labels}
+            if len(words) != len(self.labels) or len(words) < 2 or "" in words:
+                raise ValueError("labels are two or more words that differ by more than case, quotes and brackets")
         return self
 
 
@@ -240,6 +241,9 @@ def _parser_of(table: LlmJudgeTable, place: str) -> VerdictParser:
         if isinstance(meant, bool) == (table.scale is not None):
             remedy = "Give scores for labels with a scale, true and false without one"
             raise WorkOrderInvalid(f"{place}.labels.{label}: this is no verdict here", remedy, place=f"{place}.labels")
+        if table.scale is not None and not table.scale[0] <= meant <= table.scale[1]:
+            what = f"{place}.labels.{label}: {meant:g} is not on the scale {table.scale[0]:g} to {table.scale[1]:g}"
+            raise WorkOrderInvalid(what, "Correct the label's score, or the scale", place=f"{place}.labels")
     return LabelVerdicts(table.labels, pass_at=table.pass_at)
 
 

@@ -18,7 +18,7 @@ from ..ledger.verdicts import NoVerdictReason
 from ..runner.protocols import NoVerdict, Verdict
 from .outcomes import one_line
 
-__all__ = ["JsonVerdicts", "LabelVerdicts", "VerdictParser"]
+__all__ = ["JsonVerdicts", "LabelVerdicts", "VerdictParser", "bare_label"]
 
 _FENCED: Final = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL | re.IGNORECASE)
 _LINE: Final = re.compile(r"(?:final[ \t]+)?verdict[ \t]*[:=][ \t]*(.*)", re.IGNORECASE)
@@ -93,11 +93,14 @@ class JsonVerdicts:
 
 @attrs.frozen
 class LabelVerdicts:
-    """One of some words, each a verdict: true, false, or a score on the scale. Case does not count."""
+    """One of some words, each a verdict: true, false, or a score on the scale.
+
+    Neither case counts nor what a model puts around a word: quotes, brackets, emphasis, a full stop.
+    """
 
     labels: Mapping[str, bool | float]
     pass_at: float | None = None
-    name: str = "label_verdict/1"
+    name: str = "label_verdict/2"
 
     def read(self, reply: str) -> Verdict | NoVerdict:
         if len(reply) > _REPLY_MAX:
@@ -117,8 +120,8 @@ class LabelVerdicts:
         return _malformed(f"it is none of {', '.join(self.labels)}, and does not end in a line Verdict: LABEL")
 
     def _label(self, text: str) -> str | None:
-        bare = text.strip().strip("\"'*`[]").rstrip(".").strip().casefold()
-        return next((label for label in self.labels if label.casefold() == bare), None)
+        bare = bare_label(text)
+        return next((label for label in self.labels if bare_label(label) == bare), None)
 
     def _verdict(self, label: str, explanation: str) -> Verdict:
         meant = self.labels[label]
@@ -126,6 +129,11 @@ class LabelVerdicts:
             return Verdict(passed=meant, explanation=explanation)
         passed = None if self.pass_at is None else meant >= self.pass_at
         return Verdict(passed=passed, score=float(meant), explanation=explanation)
+
+
+def bare_label(text: str) -> str:
+    """The word in a reply that is one label, as labels are told apart by it; ``""`` where there is none."""
+    return text.strip().rstrip(".").strip("\"'*`[]").rstrip(".").strip().casefold()
 
 
 def _object_in(reply: str) -> dict[str, Any] | NoVerdict:

@@ -185,7 +185,7 @@ def test_a_failure_says_why_there_is_no_verdict(outcome: Outcome, reason: str) -
 
 def test_labels_are_read_where_the_endpoint_has_no_structured_replies() -> None:
     judge = make(labels={"CORRECT": True, "INCORRECT": False})
-    assert judge.parser == "label_verdict/1"
+    assert judge.parser == "label_verdict/2"
     assert judge.read("INCORRECT") == Verdict(passed=False)
 
 
@@ -265,6 +265,9 @@ def test_what_only_says_how_it_is_asked_is_not(change: dict[str, Any]) -> None:
         ({"labels": {"yes": True}}, "labels are two or more words"),
         ({"labels": {"yes": True, "YES": False}}, "labels are two or more words that differ by more than case"),
         ({"labels": {"yes": 1.0, "no": 0.0}}, "labels.yes: this is no verdict here"),
+        ({"labels": {"[[A]]": True, "a": False}}, "labels are two or more words that differ by more than case"),
+        ({"labels": {"yes": True, "**": False}}, "labels are two or more words"),
+        ({"labels": {"good": 5.0, "bad": 0.0}, "scale": [0, 1]}, "labels.good: 5 is not on the scale 0 to 1"),
         ({"labels": {"yes": True, "no": False}, "structured": "json_schema"}, "labels and structured both say"),
         ({"if_unknown": "resend"}, "judges[0].if_unknown"),
         (

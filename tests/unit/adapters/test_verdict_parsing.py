@@ -154,3 +154,10 @@ def test_a_label_may_be_a_score() -> None:
     parser = LabelVerdicts({"good": 2.0, "bad": 0.0}, pass_at=1.0)
     assert parser.read("Good") == Verdict(passed=True, score=2.0)
     assert parser.read("bad") == Verdict(passed=False, score=0.0)
+
+
+@pytest.mark.parametrize("reply", ["[[A]]", "A", "[[a]].", "My final verdict is:\nVerdict: [[A]]", '"[[A]]"'])
+def test_labels_in_brackets_are_found_with_them_and_without(reply: str) -> None:
+    assert LabelVerdicts({"[[A]]": True, "[[B]]": False}).read(reply) == Verdict(
+        passed=True, explanation="My final verdict is:" if "\n" in reply else ""
+    )
