@@ -24,6 +24,7 @@ from .test_rule_judges import judged
 
 NUMBER: dict[str, JsonValue] = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0}},
                                 "required": ["n"], "additionalProperties": False}  # fmt: skip
+CLOSED: JsonValue = {"properties": {"n": True}, "patternProperties": {"^a": True}, "additionalProperties": False}
 SLOW = "(a|aa)+$"
 LONG = "a" * 80 + "b"
 """What no search for ``SLOW`` without a bound would end on in our time."""
@@ -60,6 +61,15 @@ def said(judge: RuleJudge, answer: JsonValue, expected: JsonValue | Missing = MI
         (json_schema(), "ba", {"pattern": "^a"}, False),
         (json_schema(), {"ax": 1}, {"patternProperties": {"^a": {"type": "string"}}}, False),
         (json_schema(), {"bx": 1}, {"patternProperties": {"^a": {"type": "string"}}}, True),
+        (json_schema(), {"ax": 1, "n": 2}, CLOSED, True),
+        (json_schema(), {"ax": 1, "b": 2}, CLOSED, False),
+        (json_schema(), {"b": 2}, {"additionalProperties": {"type": "string"}}, False),
+        (json_schema(), {"b": "2"}, {"additionalProperties": {"type": "string"}}, True),
+        (json_schema(), "text", CLOSED, True),
+        (json_schema(), {}, {"patternProperties": {"a": True}, "unevaluatedProperties": False}, "expected_unfit"),
+        (json_schema(), [1, True, "1", None, [1], {"a": 1}], {"uniqueItems": True}, True),
+        (json_schema(), [{"a": 1, "b": [2]}, {"b": [2.0], "a": 1}], {"uniqueItems": True}, False),
+        (json_schema(), [1, 1], {"uniqueItems": False}, True),
         (jsonpath("$.a.b", 1), {"a": {"b": 1}}, MISSING, True),
         (jsonpath("$.a.b", 1), {"a": {"b": True}}, MISSING, False),
         (jsonpath("$.a.b"), {"a": {"b": None}}, None, True),
@@ -94,8 +104,9 @@ def test_explanations_name_the_place() -> None:
         (regex(SLOW), LONG),
         (json_schema({"pattern": SLOW}), LONG),
         (json_schema({"patternProperties": {SLOW: False}}), {LONG: 1}),
+        (json_schema({"additionalProperties": False, "patternProperties": {SLOW: True}}), {LONG: 1}),
     ],
-    ids=["regex", "pattern", "patternProperties"],
+    ids=["regex", "pattern", "patternProperties", "additionalProperties"],
 )
 def test_a_search_that_backtracks_without_end_is_given_up_and_is_no_verdict(
     judge: RuleJudge, answer: JsonValue
