@@ -2,7 +2,8 @@
 
 UsageError                           what was asked cannot be done as written      exit 2
 ├── CaseUnfit (ValueError)           a case does not have what the target's template needs
-└── KindUnknown (LookupError)        no adapter has the kind that the work order names
+├── KindUnknown (LookupError)        no adapter has the kind that the work order names
+└── KindAmbiguous (LookupError)      several installed packages have the kind that the work order names
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import ClassVar
 
 from ..ledger.errors import UsageError, error
 
-__all__ = ["CaseUnfit", "KindUnknown"]
+__all__ = ["CaseUnfit", "KindAmbiguous", "KindUnknown"]
 
 
 @error
@@ -28,3 +29,11 @@ class KindUnknown(UsageError, LookupError):
 
     place: str = ""
     code: ClassVar[str] = "usage.kind_unknown"
+
+
+@error
+class KindAmbiguous(UsageError, LookupError):
+    """Several installed packages claim the ``kind`` that the work order names."""
+
+    place: str = ""
+    code: ClassVar[str] = "usage.kind_ambiguous"

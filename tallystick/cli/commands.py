@@ -162,6 +162,20 @@ def qualify(settings: Settings, order: Path, labelled: Path, *, concurrency: int
     return qualify_judges(settings, order, labelled, concurrency=concurrency)
 
 
+@cli.command(short_help="List the targets and judges that are installed.")
+@json_output
+@common
+@click.pass_obj
+def adapters(settings: Settings) -> int:
+    """List the kinds of targets and judges that a work order can name here, with the package and version of each.
+
+    One that cannot be used is listed with the reason.
+    """
+    from .adapter_list import show_adapters
+
+    return show_adapters(settings)
+
+
 @cli.command(short_help="List the runs, the newest first.")
 @click.option("--limit", type=_POSITIVE, default=20, show_default=True, metavar="N", help="The N newest.")
 @json_output

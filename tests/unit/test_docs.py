@@ -156,6 +156,19 @@ def test_what_the_how_tos_show_works(tmp_path: Path) -> None:
         defined(supervising)["go_on_until_it_needs_somebody"](path, outcome.run_id)
 
 
+def test_cases_are_chosen_and_an_adapter_is_made_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = blocks(DOCS / "how-to" / "choose-cases.md", "python")
+    rows = "".join(f"{number},what\n" for number in range(50))
+    (tmp_path / "capitals.csv").write_text(f"nr,question\n{rows}")
+    made = defined(block)
+    assert [case.id for case in made["few"]] == ["a", "b"]
+    assert len(list(made["many"])) == 100
+    assert 0 < len(list(made["table"])) < 30
+    package, test = blocks(DOCS / "how-to" / "publish-an-adapter.md", "python")
+    defined(package + test)["test_long_answers_fail"](tmp_path)
+
+
 def defined(block: str) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "shown"}
     exec(block, names)

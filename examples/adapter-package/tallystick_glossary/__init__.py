@@ -1,0 +1,1 @@
+"""Adapters for tallystick: a target that translates by a glossary, and a judge that compares word by word."""
