@@ -47,6 +47,7 @@ _TABLE_TITLES: Final = {
     "execution": "`[execution]`",
     "execution.backoff": "`[execution] backoff`",
     "device": "`[device]`",
+    "fork": "`[fork]`",
     "conversation": "`[conversation]`",
     "gates": "`[gates]`",
 }

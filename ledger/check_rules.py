@@ -49,6 +49,8 @@ _SUMS: Final = (
     " sum(CASE state WHEN 'held' THEN held ELSE 0 END) AS held, sum(coalesce(settled, 0)) AS settled"
     " FROM reservations GROUP BY run_key, budget_no) t ON t.run_key = b.run_key AND t.budget_no = b.budget_no"
 )
+# RUN/SLOT/ATTEMPT without the first part; a cast to a number ends at the next stroke.
+_AFTER_RUN: Final = "substr(a.reused_from, instr(a.reused_from, '/') + 1)"
 _BUDGET: Final = "'run ' || r.run_id || ' budget ' || b.budget_no"
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -147,6 +149,40 @@ RULES: Final[tuple[Rule, ...]] = (
         " AND o.attempt_no = s.carried_from AND o.session_no = s.session_no AND o.turn = s.turn"
         " WHERE s.source = 'carried' AND (o.call_id IS NULL OR o.answer_digest <> s.answer_digest"
         " OR s.carried_from >= s.attempt_no)",
+        _RESTORE,
+    ),
+    # Forks: what was taken over is marked, was not sent here, and is what was observed there.
+    Rule(
+        "fork.not_marked",
+        "attempts, calls or observations are another run's, and are not marked so, or their run is no fork",
+        "SELECT 'run ' || r.run_id || ' slot ' || s.slot_no || ' attempt ' || s.attempt_no FROM attempts s"
+        f" {_OF_RUN} WHERE s.reused_from IS NOT NULL AND (r.forked_from IS NULL OR s.attempt_no <> 1)"
+        " UNION ALL SELECT 'run ' || r.run_id || ' slot ' || s.slot_no || ' call ' || s.call_id FROM calls s"
+        f" {_OF_RUN} LEFT JOIN attempts a ON a.run_key = s.run_key AND a.slot_no = s.slot_no"
+        " AND a.attempt_no = s.attempt_no WHERE s.owner = 'attempt'"
+        " AND (s.reused_from IS NULL) <> (a.reused_from IS NULL)"
+        " UNION ALL SELECT 'run ' || r.run_id || ' slot ' || s.slot_no || ' observation' FROM observations s"
+        f" {_OF_RUN} JOIN attempts a ON a.run_key = s.run_key AND a.slot_no = s.slot_no"
+        " AND a.attempt_no = s.attempt_no WHERE s.source = 'reused' AND (a.reused_from IS NULL"
+        " OR s.call_id IS NOT NULL)",
+        _RESTORE,
+    ),
+    Rule(
+        "fork.reserved",
+        "budgets of a fork hold or count what was sent in another run",
+        f"SELECT {_CALL} FROM calls c JOIN reservations d ON d.call_id = c.call_id WHERE c.reused_from IS NOT NULL",
+        _RESTORE,
+    ),
+    Rule(
+        "fork.another_answer",
+        "reused answers are not what the run has that they come from",
+        "SELECT 'run ' || r.run_id || ' slot ' || s.slot_no FROM observations s"
+        f" {_OF_RUN} AND r.forked_from IS NOT NULL JOIN attempts a ON a.run_key = s.run_key AND a.slot_no = s.slot_no"
+        " AND a.attempt_no = s.attempt_no AND a.reused_from IS NOT NULL"
+        " JOIN runs p ON p.run_id = substr(a.reused_from, 1, instr(a.reused_from, '/') - 1)"
+        f" JOIN observations o ON o.run_key = p.run_key AND o.slot_no = CAST({_AFTER_RUN} AS INTEGER)"
+        f" AND o.attempt_no = CAST(substr({_AFTER_RUN}, instr({_AFTER_RUN}, '/') + 1) AS INTEGER)"
+        " WHERE s.source = 'reused' AND o.answer_digest <> s.answer_digest",
         _RESTORE,
     ),
     # I6

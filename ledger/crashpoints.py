@@ -19,6 +19,7 @@ CRASHPOINTS: Final[dict[str, str]] = {
     "ledger.created.empty": "the file of a new ledger exists, its schema does not",
     "ledger.migrated": "the schema is committed, nothing else is",
     "run.planning.batch": "some of a plan's slots are committed, the run is still hidden",
+    "fork.batch": "some of what a fork takes over is committed, the run is still hidden",
     "run.planned": "the whole plan is committed",
     "run.opened": "this process has become the run's coordinator",
     "recovery.done": "what dead workers left has been classified",

@@ -77,6 +77,22 @@ _ADD_WAITING: Final = (
     " CROSS JOIN samples n ON n.number <= j.samples"
     f" WHERE e.run_key = ?1 AND e.event_no > ?3 AND e.event_no <= ?4 AND {_SELECTING} ON CONFLICT DO NOTHING"
 )
+# What a fork has reused is selected by the slots that one event names.
+_NEXT_REUSED: Final = (
+    "SELECT min(event_no) FROM events WHERE run_key = ? AND event_no > ? AND event_no <= ? AND kind = 'slots.reused'"
+)
+_ADD_REUSED: Final = (
+    f"WITH RECURSIVE {_SAMPLES}"
+    " INSERT INTO judgments (run_key, evaluation_no, judge_no, slot_no, attempt_no, sample_no, state)"
+    " SELECT e.run_key, ?2, j.judge_no, s.slot_no, s.selected_attempt, n.number, 'pending' FROM events e"
+    " CROSS JOIN json_each(e.body, '$.slots') g"
+    " JOIN slots s ON s.run_key = e.run_key AND s.slot_no >= json_extract(g.value, '$[0]')"
+    " AND s.slot_no <= json_extract(g.value, '$[1]')"
+    " AND (s.slot_no - json_extract(g.value, '$[0]')) % json_extract(g.value, '$[2]') = 0"
+    " CROSS JOIN evaluation_judges j ON j.run_key = e.run_key AND j.evaluation_no = ?2"
+    " CROSS JOIN samples n ON n.number <= j.samples"
+    " WHERE e.run_key = ?1 AND e.event_no = ?3 AND s.state = 'selected' ON CONFLICT DO NOTHING"
+)
 _ADD_REST: Final = (
     f"WITH RECURSIVE {_SAMPLES}"
     " INSERT INTO judgments (run_key, evaluation_no, judge_no, slot_no, attempt_no, sample_no, state)"
@@ -166,6 +182,10 @@ def write_set(tx: Transaction, evaluation: EvaluationRow) -> bool:
     if read_to >= until:
         return True
     upto = min(read_to + _EVENTS_PER_BATCH, until)
+    reused_at = tx.row(_NEXT_REUSED, (evaluation.run_key, read_to, upto))[0]
+    if reused_at is not None:  # it names some thousand: the last of this part
+        upto = reused_at
+        tx.execute(_ADD_REUSED, (evaluation.run_key, evaluation.evaluation_no, reused_at))
     tx.execute(_ADD_WAITING, (evaluation.run_key, evaluation.evaluation_no, read_to, upto))
     tx.change("UPDATE evaluations SET set_read_to = ? WHERE evaluation_id = ? AND set_read_to = ?",
               (upto, evaluation.evaluation_id, read_to))  # fmt: skip
@@ -223,7 +243,8 @@ def has_selected_since(reader: Reader, run_key: int, event_no: int) -> bool:
     """Whether an observation was selected after that event."""
     return bool(
         reader.row(
-            f"SELECT EXISTS (SELECT 1 FROM events e WHERE e.run_key = ? AND e.event_no > ? AND {_SELECTING})",
+            "SELECT EXISTS (SELECT 1 FROM events e WHERE e.run_key = ? AND e.event_no > ?"
+            f" AND (e.kind = 'slots.reused' OR {_SELECTING}))",
             (run_key, event_no),
         )[0]
     )

@@ -194,6 +194,32 @@ def _planned(history: RunHistory, mark: Mark) -> None:
     history.marks.append(mark)
 
 
+def _reused(history: RunHistory, mark: Mark) -> None:
+    """A fork has these from the run that it comes of: each has one attempt, which was not made in this run."""
+    for slot_no in numbers_of(mark.body["slots"]):
+        history.put(slot_no, SlotState.SELECTED, None)
+        history.attempts[slot_no], history.selected_at[slot_no] = 1, mark.event_no
+    history.contaminated.update((slot_no, 1) for slot_no in mark.body["contaminated"])
+    history.marks.append(mark)
+
+
+def _kept(history: RunHistory, mark: Mark) -> None:
+    """A fork has this one failed or unknown from the run that it comes of."""
+    body, slot_no = mark.body, mark.body["slot"]
+    history.put(slot_no, body["state"], body["reason"])
+    history.attempts[slot_no] = 1
+    if body["contaminated"]:
+        history.contaminated.add((slot_no, 1))
+    if body["state"] != SlotState.UNKNOWN:
+        return
+    message = body["message"]
+    history.open_attempts[slot_no, 1] = OpenAttempt("unknown", body["ended_us"], body["reason"], message)
+    for call_id, dispatch_no, bytes_sent, duration_us, status, ended_us, reason in body["sends"]:
+        history.open_dispatches[call_id, dispatch_no] = OpenDispatch(
+            CallOwner.ATTEMPT, slot_no, 1, "unknown", {}, ended_us, reason, message, bytes_sent, duration_us, status
+        )
+
+
 def _grown(history: RunHistory, mark: Mark) -> None:
     history.planned = mark.body["planned"]
     _is_open_again(history)
@@ -339,11 +365,13 @@ EFFECTS: Final[dict[str, Effect]] = {
     "run.stop_asked": _noted,
     "run.taken_over": _noted,
     "session.begun": _begun,
+    "slot.kept": _kept,
     "slot.parked": _parked,
     "slot.unavailable": _slot_unavailable,
     "slot.unknown": _slot_unknown,
     "slot.retried": _slot_retried,
     "slots.retried": _retried,
+    "slots.reused": _reused,
     "slots.unavailable": _slots_unavailable,
     "slots.unknown": _slots_unknown,
     "turn.committed": _known,

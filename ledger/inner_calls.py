@@ -43,6 +43,7 @@ _LOG = (
     " c.head, c.if_unknown, c.key_until_us, d.status, coalesce(d.reason, ''), coalesce(d.message, ''), d.raw_cut"
     " FROM attempts a LEFT JOIN calls c ON c.run_key = a.run_key AND c.slot_no = a.slot_no"
     " AND c.attempt_no = a.attempt_no AND c.owner = 'attempt' AND c.role = 'inner'"
+    " AND c.reused_from IS NULL"
     " LEFT JOIN dispatches d ON d.call_id = c.call_id"
     " WHERE a.run_key = ? AND a.slot_no = ? ORDER BY a.attempt_no, c.position, d.dispatch_no"
 )

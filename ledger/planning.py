@@ -15,6 +15,7 @@ import attrs
 
 from .canonical import canonical_text, digest_of_value, parse_json
 from .crashpoints import crashpoint
+from .forks import TakenOver, discard_taken, take_over, tell_of_fork
 from .ledger import Ledger
 from .local_facts import remember_folder
 from .processes import ProcessIdentity
@@ -35,7 +36,7 @@ _ADD_RUN = hot_insert(
 _ADD_VARIANT = hot_insert(variants, "run_key", "variant_no", "name", "target", "if_unknown")
 _ADD_CASE = hot_insert(cases, "run_key", "case_no", "case_id", "digest", "input", "expected", "metadata")
 _ADD_BUDGET = hot_insert(
-    budgets, "run_key", "budget_no", "scope", "scope_value", "unit", "kind", "limit_amount", "bound_amount"
+    budgets, "run_key", "budget_no", "scope", "scope_value", "unit", "kind", "limit_amount", "bound_amount", "carried"
 )
 _ADD_EVALUATION = hot_insert(
     evaluations, "run_key", "evaluation_no", "evaluation_id", "name", "document", "document_digest", "created_us"
@@ -101,7 +102,8 @@ class JudgePlan:
 class RunPlan:
     """What a run is, as canonical JSON texts; cases come separately.
 
-    ``folder`` is where its relative paths begin on this machine, remembered in the transaction that shows the run.
+    ``folder`` is where its relative paths begin on this machine, remembered in the transaction that shows the run;
+    ``taken`` is what a fork takes over.
     """
 
     name: str
@@ -113,9 +115,8 @@ class RunPlan:
     repetitions: int
     budgets: tuple[BudgetPlan, ...] = ()
     judges: tuple[JudgePlan, ...] = ()
-    forked_from: str | None = None
-    forked_at_event: int | None = None
     folder: Path | None = None
+    taken: TakenOver | None = None
 
 
 @attrs.frozen
@@ -139,6 +140,8 @@ def create_run(ledger: Ledger, plan: RunPlan, rows: Iterable[CasePlan], *, only_
     try:
         case_count = _add_cases(ledger, run_key, rows)
         _add_slots(ledger, run_key, plan, case_count)
+        if plan.taken is not None:
+            take_over(ledger, run_key, plan.taken)
     except Exception:
         if ledger.failure is None:
             _discard(ledger, run_key)
@@ -173,8 +176,8 @@ def _add_head(tx: Transaction, plan: RunPlan) -> tuple[int, str]:
     tx.execute(
         _ADD_RUN,
         (run_id, plan.name, "planning", plan.work_order, plan.work_order_digest, plan.identity,
-         digest_of_value(parse_json(plan.identity)), plan.settings, tx.worker_id, tx.now_us, plan.forked_from,
-         plan.forked_at_event),
+         digest_of_value(parse_json(plan.identity)), plan.settings, tx.worker_id, tx.now_us,
+         plan.taken and plan.taken.run_id, plan.taken and plan.taken.event_no),
     )  # fmt: skip
     run_key: int = tx.row("SELECT run_key FROM runs WHERE run_id = ?", (run_id,))[0]
     for number, variant in enumerate(plan.variants, start=1):
@@ -183,7 +186,7 @@ def _add_head(tx: Transaction, plan: RunPlan) -> tuple[int, str]:
         tx.execute(
             _ADD_BUDGET,
             (run_key, budget.budget_no, budget.scope, budget.scope_value, budget.unit, budget.kind,
-             budget.limit_amount, budget.bound_amount),
+             budget.limit_amount, budget.bound_amount, budget.carried),
         )  # fmt: skip
     if plan.judges:
         _add_evaluation(tx, run_key, plan)
@@ -243,14 +246,22 @@ def _show(
     tx.event(run_key, "run.planned", {
         "run": run_id, "name": plan.name, "cases": case_count, "variants": [variant.name for variant in plan.variants],
         "repetitions": plan.repetitions, "planned": planned, "identity": digest_of_value(parse_json(plan.identity)),
-        "work_order": plan.work_order_digest,
+        "work_order": plan.work_order_digest, **_origin(plan),
     })  # fmt: skip
+    if plan.taken is not None:
+        tell_of_fork(tx, run_key, plan.taken)
     if plan.folder is not None:
         remember_folder(tx, run_id, plan.folder)
     return PlannedRun(run_key, run_id, planned)
 
 
+def _origin(plan: RunPlan) -> dict[str, str | int]:
+    """Where a fork comes from; nothing for any other run."""
+    return {} if plan.taken is None else {"forked_from": plan.taken.run_id, "forked_at": plan.taken.event_no}
+
+
 def _discard(ledger: Ledger, run_key: int) -> None:
+    discard_taken(ledger, run_key)
     for table, key in (("slots", "slot_no"), ("cases", "case_no")):
         while ledger.write(lambda tx, table=table, key=key: tx.change(  # type: ignore[misc]
             f"DELETE FROM {table} WHERE run_key = ? AND {key} IN"

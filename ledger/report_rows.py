@@ -34,7 +34,8 @@ _SLOTS: Final = (
     " AND s.slot_no > ? AND s.slot_no <= ? ORDER BY s.slot_no"
 )
 _TRIED: Final = (
-    "a.slot_no, a.attempt_no, a.state, a.began_us, a.ended_us, a.reason, a.message, o.call_id, o.dispatch_no,"
+    "a.slot_no, a.attempt_no, a.state, a.began_us, a.ended_us, a.reason, a.message, a.reused_from, o.call_id,"
+    " o.dispatch_no,"
 )
 _OBSERVED: Final = (
     " FROM attempts a LEFT JOIN observations o ON o.run_key = a.run_key"
@@ -50,6 +51,7 @@ _DISPATCHES: Final = (
     "SELECT c.slot_no, c.attempt_no, c.call_id, d.dispatch_no, d.state, d.intended_us, d.ended_us, d.duration_us,"
     " d.bytes_sent, d.status, d.reason, d.message, d.settled_by, d.tokens_in, d.tokens_out, d.cost_nanousd, d.replay"
     " FROM calls c JOIN dispatches d ON d.call_id = c.call_id WHERE c.run_key = ? AND c.owner = 'attempt'"
+    " AND c.reused_from IS NULL"  # what was sent for another run
     " AND c.slot_no > ? AND c.slot_no <= ? ORDER BY c.slot_no, c.attempt_no, c.position, d.dispatch_no"
 )
 _CARRIED: Final = (
@@ -81,7 +83,7 @@ class ObservationRow:
 
 @attrs.frozen
 class AttemptRow:
-    """One attempt as it stood."""
+    """One attempt as it stood. ``reused_from`` names the attempt of another run that this is in a fork."""
 
     attempt_no: int
     state: str
@@ -91,6 +93,7 @@ class AttemptRow:
     message: str | None
     contaminated: bool
     observation: ObservationRow | None
+    reused_from: str | None = None
 
 
 @attrs.frozen
@@ -149,6 +152,12 @@ class SlotRow:
     dispatches: tuple[DispatchRow, ...]
     judgments: tuple[GivenJudgment, ...]
     carried: frozenset[tuple[str, int]] = frozenset()
+
+    @property
+    def is_reused(self) -> bool:
+        """Whether its observation is one of another run, which a fork took over."""
+        newest = self.newest
+        return bool(self.selected_at) and newest is not None and newest.reused_from is not None
 
     @property
     def newest(self) -> AttemptRow | None:
@@ -226,17 +235,25 @@ def _part(
 
 
 def _attempt(reader: Reader, history: RunHistory, row: Any) -> AttemptRow:
-    slot_no, attempt_no, state, began, ended, reason, message, call_id, dispatch_no, answer, *further = row
+    slot_no, attempt_no, state, began, ended, reason, message, reused, call_id, dispatch_no, answer, *further = row
     contaminated = (slot_no, attempt_no) in history.contaminated
     open_one = history.open_attempts.get((slot_no, attempt_no))
     if open_one is not None:
         return AttemptRow(
-            attempt_no, open_one.state, began, open_one.ended_us, open_one.reason, open_one.message, contaminated, None
+            attempt_no,
+            open_one.state,
+            began,
+            open_one.ended_us,
+            open_one.reason,
+            open_one.message,
+            contaminated,
+            None,
+            reused,
         )
     observation = None
     if answer is not None:
         observation = ObservationRow(call_id, dispatch_no, str(text_of(reader, answer)), *further)
-    return AttemptRow(attempt_no, state, began, ended, reason, message, contaminated, observation)
+    return AttemptRow(attempt_no, state, began, ended, reason, message, contaminated, observation, reused)
 
 
 def _dispatch(history: RunHistory, row: Any) -> DispatchRow:

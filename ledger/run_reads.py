@@ -20,6 +20,7 @@ __all__ = [
     "newest_of_name",
     "newest_unfinished",
     "own_budgets_of",
+    "reused_count",
     "run_by_digest",
     "slot_counts",
     "slot_reasons",
@@ -30,7 +31,8 @@ __all__ = [
 
 _RUN = (
     "SELECT run_key, run_id, name, state, work_order, work_order_digest, identity, settings, planned, created_us,"
-    " started_us, ended_us, active_us, stop_asked_us, custody, custody_epoch, forked_from FROM runs"
+    " started_us, ended_us, active_us, stop_asked_us, custody, custody_epoch, forked_from,"
+    " forked_at_event FROM runs"
 )
 _VISIBLE = "state NOT IN ('planning', 'importing')"
 
@@ -56,6 +58,7 @@ class RunRow:
     custody: str
     custody_epoch: int
     forked_from: str | None
+    forked_at_event: int | None
 
 
 @attrs.frozen
@@ -179,6 +182,19 @@ def slot_counts(reader: Reader, run_key: int) -> dict[SlotState, int]:
     return counts
 
 
+def reused_count(reader: Reader, run_key: int) -> int:
+    """How many observations a fork took over; told by the events that follow its plan, so that it is cheap."""
+    total = 0
+    for kind, count in reader.each(
+        "SELECT kind, json_extract(body, '$.count') FROM events WHERE run_key = ? AND event_no > 1 ORDER BY event_no",
+        (run_key,),
+    ):
+        if kind != "slots.reused":
+            break
+        total += int(count)
+    return total
+
+
 def slot_reasons(reader: Reader, run_key: int) -> list[tuple[str, str, int]]:
     """``(state, reason, count)`` of every slot that ended without an observation."""
     return [
@@ -194,10 +210,10 @@ def slot_reasons(reader: Reader, run_key: int) -> list[tuple[str, str, int]]:
 def budgets_of(reader: Reader, run_key: int) -> list[BudgetState]:
     """The run's budgets and what they hold."""
     return [
-        BudgetState(BudgetPlan(*row[:7]), *row[7:])
+        BudgetState(BudgetPlan(*row[:8]), *row[8:])
         for row in reader.rows(
-            "SELECT budget_no, scope, scope_value, unit, kind, limit_amount, bound_amount, held, settled, overrun,"
-            " unknown_uses FROM budgets WHERE run_key = ? ORDER BY budget_no",
+            "SELECT budget_no, scope, scope_value, unit, kind, limit_amount, bound_amount, carried, held, settled,"
+            " overrun, unknown_uses FROM budgets WHERE run_key = ? ORDER BY budget_no",
             (run_key,),
         )
     ]

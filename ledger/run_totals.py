@@ -48,6 +48,16 @@ _FOR_JUDGES: Final = (
     f"SELECT {_SUMS} FROM calls c INDEXED BY calls_of_judgment JOIN dispatches d ON d.call_id = c.call_id"
     " WHERE c.owner = 'judgment' AND c.run_key = ? GROUP BY d.state"
 )
+# What a fork took over was sent for another run.
+_TAKEN_OVER: Final = (
+    f"SELECT {_SUMS} FROM calls c INDEXED BY calls_of_attempt JOIN dispatches d ON d.call_id = c.call_id"
+    " WHERE c.reused_from IS NOT NULL AND c.owner = 'attempt' AND c.run_key = ? GROUP BY d.state"
+)
+_NOT_MADE_HERE: Final = (
+    "SELECT count(*), count(*) FILTER (WHERE state = 'observed') FROM attempts WHERE run_key = ?"
+    " AND reused_from IS NOT NULL"
+)
+_IS_FORK: Final = "SELECT forked_from IS NOT NULL FROM runs WHERE run_key = ?"
 _ATTEMPTED: Final = (
     "SELECT coalesce(sum(attempts), 0), count(*) FILTER (WHERE state = 'selected') FROM slots WHERE run_key = ?"
 )
@@ -66,10 +76,14 @@ def totals_of(reader: Reader, run_key: int) -> Totals:
     Dispatches and slots are each gone through once.
     """
     sums = _sums(reader, _ALL, run_key)
-    for query in (_FOR_DEVICES, _FOR_JUDGES):
+    is_fork = reader.row(_IS_FORK, (run_key,))[0]
+    for query in (_FOR_DEVICES, _FOR_JUDGES, *([_TAKEN_OVER] if is_fork else [])):
         for state, others in _sums(reader, query, run_key).items():
             sums[state] = tuple(all_ - other for all_, other in zip(sums[state], others, strict=True))
     attempts, selected = reader.row(_ATTEMPTED, (run_key,))
+    if is_fork:
+        taken, given = reader.row(_NOT_MADE_HERE, (run_key,))
+        attempts, selected = attempts - taken, selected - given
     # A conversation came of as many sends as it has turns, every other observation of one.
     turns, conversations = reader.row(_TURNED, (run_key,))
     return _totals(sums, attempts=attempts, useful=selected - conversations + turns)

@@ -213,8 +213,8 @@ attempts = Table(
     ForeignKeyConstraint(_SLOT_KEY, ["slots.run_key", "slots.slot_no"]),
     sqlite_with_rowid=False,
 )
-"""``reused_from`` names the attempt of another run that a fork took over (`forks.name_of`): it was not made in this run,
-nor were its calls, whose own ``reused_from`` is the request id under which they were sent.
+"""``reused_from`` names the attempt of another run that a fork took over (`forks.name_of`). It was not made in this
+run, and neither were its calls, whose own ``reused_from`` is the request id under which they were sent.
 """
 Index(
     "attempts_contaminated",

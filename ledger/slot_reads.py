@@ -144,7 +144,8 @@ class Unknown:
     """One unknown outcome with its evidence; ``is_newest`` says whether settling it can move its slot.
 
     ``turn`` is set in a conversation: which turn it asked. Then an answer commits the turn, where it has none.
-    ``judge`` names the judge whose call it is; then settling it selects nothing.
+    ``judge`` names the judge whose call it is; then settling it selects nothing. In a fork, ``sent_as`` is the request
+    id under which it was sent in another run, ``taken_from`` the attempt there.
     """
 
     call_id: str
@@ -170,6 +171,8 @@ class Unknown:
     held: dict[str, int]
     judge: str | None = None
     turn: int | None = None
+    sent_as: str | None = None
+    taken_from: str | None = None
 
 
 _TURN_OF_CALL: Final = (
@@ -210,7 +213,9 @@ def unknown_outcomes(
         f" s.attempts = c.attempt_no AND NOT EXISTS {_TURN_OF_CALL}, c.if_unknown, d.intended_us, d.ended_us,"
         " d.bytes_sent, coalesce(d.reason, ''),"
         " coalesce(d.message, ''), coalesce(c.payload, c.payload_artifact), c.payload_digest, c.head,"
-        f" coalesce(d.raw, d.raw_artifact), s.next_step, e.name, coalesce({_TURN_OF_CALL}, {_TURN_ASKED})"
+        f" coalesce(d.raw, d.raw_artifact), s.next_step, e.name, coalesce({_TURN_OF_CALL}, {_TURN_ASKED}),"
+        " c.reused_from, (SELECT a.reused_from FROM attempts a WHERE a.run_key = c.run_key AND a.slot_no = c.slot_no"
+        " AND a.attempt_no = c.attempt_no)"
         " FROM dispatches d JOIN calls c ON c.call_id = d.call_id"
         " JOIN slots s ON s.run_key = c.run_key AND s.slot_no = c.slot_no"
         " JOIN cases c2 ON c2.run_key = s.run_key AND c2.case_no = s.case_no"
@@ -225,10 +230,10 @@ def unknown_outcomes(
 
 
 def _unknown(reader: Reader, row: Any) -> Unknown:
-    payload, *between, raw, next_step, judge, turn = row[15:]
+    payload, *between, raw, next_step, judge, turn, sent_as, taken_from = row[15:]
     held = _held(reader, row[0], row[1])
     further = (bytes_of(reader, payload), *between, bytes_of(reader, raw), next_step, held, judge, turn)
-    return Unknown(*_more(row[:8], bool(row[8]), *row[9:15], *further))
+    return Unknown(*_more(row[:8], bool(row[8]), *row[9:15], *further, sent_as, taken_from))
 
 
 def _held(reader: Reader, call_id: str, dispatch_no: int) -> dict[str, int]:
@@ -311,6 +316,7 @@ class AttemptPage:
     evidence: str | None
     flags: str | None
     contaminated: int
+    reused_from: str | None
     dispatches: tuple[DispatchPage, ...]
     settlements: tuple[tuple[str, str, str, int], ...]
     session: SessionRow | None = None
@@ -363,7 +369,7 @@ def case_page(reader: Reader, run_key: int, case_id: str) -> list[CasePage]:
 def _attempts(reader: Reader, run_key: int, slot_no: int) -> tuple[AttemptPage, ...]:
     rows = reader.rows(
         f"SELECT a.attempt_no, a.state, a.worker_id, a.began_us, a.ended_us, a.reason, a.message, {ANSWER}, o.source,"
-        " o.evidence, o.flags, a.contaminated FROM attempts a LEFT JOIN observations o"
+        " o.evidence, o.flags, a.contaminated, a.reused_from FROM attempts a LEFT JOIN observations o"
         " ON o.run_key = a.run_key AND o.slot_no = a.slot_no"
         " AND o.attempt_no = a.attempt_no WHERE a.run_key = ? AND a.slot_no = ? ORDER BY a.attempt_no",
         (run_key, slot_no),

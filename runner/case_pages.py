@@ -107,7 +107,8 @@ class ConversationPart(_Part):
 class AttemptPart(_Part):
     """One try. ``answer`` is there only with ``has_answer``: null is an answer, too.
 
-    ``contaminated``: an earlier holder touched its device meanwhile, or may have.
+    ``contaminated``: an earlier holder touched its device meanwhile, or may have. ``reused_from`` names the run, slot
+    and attempt that a fork took it over from.
     """
 
     number: int
@@ -123,6 +124,7 @@ class AttemptPart(_Part):
     evidence: Any
     flags: list[str]
     contaminated: bool
+    reused_from: str | None
     dispatches: list[DispatchPart]
     settlements: list[SettlementPart]
     conversation: ConversationPart | None
@@ -220,6 +222,7 @@ def _attempt(page: AttemptPage) -> AttemptPart:
         has_answer=page.answer is not None, answer=None if page.answer is None else parse_json(page.answer),
         source=page.source, evidence=parse_json(page.evidence) if page.evidence else {},
         flags=[str(flag) for flag in flags], contaminated=bool(page.contaminated),
+        reused_from=page.reused_from,
         dispatches=[_dispatch(one) for one in page.dispatches],
         settlements=[
             SettlementPart(decision=decision, made_by=made_by, reason=reason, made_at=instant(made_us))

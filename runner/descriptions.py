@@ -134,7 +134,7 @@ def describe_again(order: WorkOrder, run: RunRow, adapters: Adapters) -> Descrip
     return _described(order, targets, judges, talk, str(cases["digest"]), int(cases.get("count", 0)))
 
 
-def run_plan(description: Description, *, forked_from: str | None = None) -> RunPlan:
+def run_plan(description: Description) -> RunPlan:
     """What the ledger writes down of it."""
     order = description.order
     tables = order.to_document()["variants"]
@@ -156,7 +156,6 @@ def run_plan(description: Description, *, forked_from: str | None = None) -> Run
             for number, spec in enumerate(order.budgets, start=1)
         ),
         judge_plans(description.judges, settings_of_judges(order.judges)),
-        forked_from,
         folder=order.folder,
     )  # fmt: skip
 

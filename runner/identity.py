@@ -195,7 +195,10 @@ def refuse_changes(run_id: str, differences: Iterable[Difference]) -> None:
     if lines:
         more = f"; and {len(lines) - 3} more" if lines[3:] else ""
         what = f"run {run_id} is not what it was: {'; '.join(lines[:3])}{more}"
-        remedy = "Change it back, or start a new run with `tallystick run ORDER --new`"
+        remedy = (
+            f"Change it back, or make a new run of it that reuses what has not changed: `tallystick fork {run_id}"
+            " [ORDER]`; `tallystick run ORDER --new` pays for all of it again"
+        )
         raise IdentityChanged(what, remedy, run_id=run_id, differences=lines)
 
 

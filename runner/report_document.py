@@ -217,6 +217,8 @@ class SlotLine(Part):
 
     ``answer`` is there only with ``has_answer``; with ``answer_cut`` it is the beginning of its JSON text. ``seconds``
     is how long the selected observation took. Tokens and cost are of all its sends, null where none is known.
+    ``reused_from`` names the run, slot and attempt that a fork took its newest attempt over from; what was sent for it
+    there counts nowhere here.
     """
 
     slot: int
@@ -231,6 +233,7 @@ class SlotLine(Part):
     replays: int
     contaminated: bool
     source: str | None
+    reused_from: str | None
     has_answer: bool
     answer: Any
     answer_cut: bool

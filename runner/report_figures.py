@@ -114,7 +114,7 @@ class Spent:
 
     def add(self, row: SlotRow) -> None:
         """Count the attempts and sends of one planned observation."""
-        self.attempts += len(row.attempts)
+        self.attempts += sum(one.reused_from is None for one in row.attempts)
         useful = len(useful_dispatches(row))
         for one in row.dispatches:
             self.add_dispatch(
@@ -169,10 +169,10 @@ class Figures:
         self.spent.add(row)
         if row.selected_at:
             seconds = seconds_of(row)
-            if seconds is None:
-                figures.silent += 1
-            else:
+            if seconds is not None:
                 figures.seconds.append(seconds)
+            elif not row.is_reused:
+                figures.silent += 1
         elif row.state not in (SlotState.PENDING, SlotState.IN_FLIGHT):
             self.reasons[row.state, row.reason or ""] += 1
         if len(self.judges) > 1:

@@ -16,6 +16,7 @@ from .device_outlooks import DeviceUse
 __all__ = [
     "BudgetLine",
     "Executing",
+    "ForkOrigin",
     "Part",
     "Population",
     "ReasonLine",
@@ -57,7 +58,7 @@ class BudgetLine(Part):
     """``unknown_uses`` counts dispatches that did not say what they used: each is in ``settled`` at its bound.
 
     ``name`` is the variant or role of the scope. ``counted`` and ``wasted`` part what is settled by whether it gave a
-    selected observation.
+    selected observation. ``carried`` is what the runs had used or held that a fork goes on from: ``limit`` is the rest.
     """
 
     scope: str
@@ -73,6 +74,7 @@ class BudgetLine(Part):
     held_by_unknown: Amount
     counted: Amount | None = None
     wasted: Amount | None = None
+    carried: Amount = 0
 
 
 class TotalsPart(Part):
@@ -124,6 +126,14 @@ class VariantLine(Part):
     if_unknown: str
 
 
+class ForkOrigin(Part):
+    """The run that a fork comes of, the event to which that is pinned, and how many observations were reused."""
+
+    run: str
+    event: int
+    reused: int
+
+
 class RunStanding(Part):
     """How a run stands. ``next`` is what helps, ``command`` the command that does it, empty where none is needed.
 
@@ -153,6 +163,7 @@ class RunStanding(Part):
     judge_totals: TotalsPart | None
     variants: list[VariantLine]
     scores: Sequence[ScoreLine] | None
+    forked_from: ForkOrigin | None = None
 
 
 class Executing(Part):

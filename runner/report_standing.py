@@ -16,7 +16,7 @@ from .amounts import usd_text
 from .instants import instant
 from .report_figures import UNDECIDED, Spent
 from .report_models import TotalsPart, UnknownPart, VariantLine
-from .reports import budget_line, is_from_python, next_command, population_of
+from .reports import budget_line, fork_origin, is_from_python, next_command, population_of
 from .results import NextMove, exit_status_of
 
 __all__ = ["judge_totals", "standing_at", "totals_part"]
@@ -55,6 +55,7 @@ def standing_at(reader: Reader, run: RunRow, history: RunHistory, *, ledger: str
         "variants": [
             VariantLine(name=one.name, if_unknown=one.if_unknown) for one in run_reads.variants_of(reader, run.run_key)
         ],
+        "forked_from": fork_origin(reader, run),
     }
 
 

@@ -37,6 +37,8 @@ class Times:
     def add(self, row: SlotRow, variant: str) -> None:
         """Keep the instants of the attempts, and a bar each while they are few."""
         for one in row.attempts:
+            if one.reused_from is not None:
+                continue  # it was made in another run, at another time
             self.began.append(one.began_us)
             self.ended.append(-1 if one.ended_us is None else one.ended_us)
             self.states.append(one.state)

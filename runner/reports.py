@@ -25,6 +25,7 @@ from .report_models import (
     Amount,
     BudgetLine,
     Executing,
+    ForkOrigin,
     PassedOverLine,
     Population,
     ReasonLine,
@@ -226,7 +227,17 @@ def _standing(
             VariantLine(name=one.name, if_unknown=one.if_unknown) for one in run_reads.variants_of(reader, run.run_key)
         ],
         "scores": _scores(reader, run) if is_counted else None,
+        "forked_from": fork_origin(reader, run),
     }
+
+
+def fork_origin(reader: Reader, run: RunRow) -> ForkOrigin | None:
+    """Where a fork comes from, None for every other run."""
+    if run.forked_from is None:
+        return None
+    return ForkOrigin(
+        run=run.forked_from, event=run.forked_at_event or 0, reused=run_reads.reused_count(reader, run.run_key)
+    )
 
 
 def _budgets(reader: Reader, run: RunRow) -> list[BudgetLine]:
@@ -249,6 +260,7 @@ def budget_line(state: BudgetState, held: dict[int, int], counted: dict[int, int
         held_by_unknown=shown_amount(plan.unit, held.get(plan.budget_no, 0)),
         counted=None if useful is None else shown_amount(plan.unit, useful),
         wasted=None if useful is None else shown_amount(plan.unit, state.settled - useful),
+        carried=shown_amount(plan.unit, plan.carried),
     )  # fmt: skip
 
 

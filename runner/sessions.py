@@ -51,7 +51,7 @@ from .work_order_device import DEVICE_LIMITS, DEVICE_THROUGHPUT, DeviceSpec, rea
 from .work_order_execution import ExecutionSpec, read_execution
 from .work_order_files import Place
 
-__all__ = ["Session", "find_or_create", "reopened", "run_session", "stored_identity"]
+__all__ = ["Session", "find_or_create", "reopened", "run_session", "stored_identity", "stored_order"]
 
 
 @attrs.frozen
@@ -108,19 +108,31 @@ def reopened(
         if run.state != "finished":
             require_held(reader, run.run_key)  # before code and secrets are looked for, which a copy may not have
         known = folder or folder_of(reader, run.run_id)
+    order = stored_order(run, folder=known, targets=targets, judges=judges, user=user)
+    description = describe_again(order, run, adapters)
+    refuse_changes(run.run_id, compare(stored_identity(run), description.identity))
+    return Session(run, with_judges_of(ledger, run, description))
+
+
+def stored_order(
+    run: RunRow,
+    *,
+    folder: Path | None,
+    targets: Mapping[str, Any] | None = None,
+    judges: Mapping[str, Any] | None = None,
+    user: User | None = None,
+) -> WorkOrder:
+    """The run's work order from what the ledger keeps, with the settings that are in force now."""
     order = WorkOrder.from_document(
         parse_json(run.work_order),  # type: ignore[arg-type]
-        source=f"run {run.run_id}", folder=known or "", targets=targets, judges=judges, user=user,
+        source=f"run {run.run_id}", folder=folder or "", targets=targets, judges=judges, user=user,
     )  # fmt: skip
-    order = order.replaced(
+    return order.replaced(
         execution=_execution_of(run),
         device=_device_of(run),
         conversation=_conversation_of(run, order.conversation),
         prices=_settings_of(run).get("prices", order.prices),
     )
-    description = describe_again(order, run, adapters)
-    refuse_changes(run.run_id, compare(stored_identity(run), description.identity))
-    return Session(run, with_judges_of(ledger, run, description))
 
 
 async def run_session(
@@ -238,15 +250,18 @@ def _take_over_budgets(ledger: Ledger, run: RunRow, description: Description, *,
 def _change_budget(ledger: Ledger, run_key: int, plan: BudgetPlan, seen: BudgetSpec, spec: BudgetSpec) -> None:
     why, by, number = "the work order was changed", "work order", plan.budget_no
 
+    # A fork whose budgets go on has less: what the runs before it had used or held is not in its limit.
+    wanted = max(0, spec.limit - plan.carried)
+
     def limit(tx: Transaction) -> None:
-        budgets.amend(tx, run_key, number, limit=spec.limit, reason=why, made_by=by)
+        budgets.amend(tx, run_key, number, limit=wanted, reason=why, made_by=by)
 
     def bound(tx: Transaction) -> None:
         amended = spec.bound_per_dispatch
         budgets.amend_bound(tx, run_key, number, kind=spec.kind, bound=amended, reason=why, made_by=by)
 
     steps = [
-        (limit, spec.limit not in (seen.limit, plan.limit_amount)),
+        (limit, spec.limit != seen.limit and wanted != plan.limit_amount),
         (bound, (spec.kind, spec.bound_per_dispatch) != (plan.kind, plan.bound_amount)),
     ]
     # A budget that becomes soft may get a limit below what is spent, one that becomes hard may need a higher one.

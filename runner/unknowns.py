@@ -28,7 +28,8 @@ class UnknownLine(BaseModel):
 
     With ``is_newest`` false the case has gone on since: an answer is kept as evidence and selects nothing. The same
     holds for the call of a ``judge``. In a conversation ``turn`` says which turn it asked: an answer commits that turn,
-    and the case waits to go on.
+    and the case waits to go on. In a fork, ``sent_as`` is the request id under which it was sent in another run,
+    ``taken_from`` names that run, its slot and attempt; what it holds is held there.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,6 +55,8 @@ class UnknownLine(BaseModel):
     held: dict[str, Amount]
     judge: str | None = None
     turn: int | None = None
+    sent_as: str | None = None
+    taken_from: str | None = None
 
 
 class UnknownList(BaseModel):
@@ -90,7 +93,7 @@ def _line(one: Unknown) -> UnknownLine:
         bytes_sent=one.bytes_sent, reason=one.reason, message=one.message, head=parse_json(one.head),
         request=bytes_part(one.payload), request_digest=one.payload_digest, received=bytes_part(one.raw),
         held={unit_key(unit): shown_amount(unit, amount) for unit, amount in one.held.items()}, judge=one.judge,
-        turn=one.turn,
+        turn=one.turn, sent_as=one.sent_as, taken_from=one.taken_from,
     )  # fmt: skip
 
 

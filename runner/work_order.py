@@ -31,6 +31,7 @@ from .work_order_conversation import (
 from .work_order_device import DeviceOptions, DeviceSpec, device_table, read_device
 from .work_order_execution import ExecutionOptions, ExecutionSpec, execution_table, read_execution
 from .work_order_files import Place, parse_work_order, read_text, refuse_foreign
+from .work_order_fork import ForkOptions, ForkSpec, fork_table, read_fork
 from .work_order_gates import GatesSpec, gates_table, read_gates
 from .work_order_grid import grid_tables
 from .work_order_judges import AnyJudge, JudgeSpec, foreign, judge_table, read_judges
@@ -68,8 +69,8 @@ class WorkOrder:
     variant, ``default``, and with ``grid``, written as in ``[grid]``, one for each combination of values.
     Budgets are written as in ``[budgets]`` or ``[[budgets]]``, ``device`` as in ``[device]``,
     ``conversation`` as in ``[conversation]`` (its ``user`` may be a function decorated with ``@ts.user``), ``gates`` as
-    in ``[gates]``, the other options as in ``[execution]``. ``folder`` is where relative paths begin, ``source`` what
-    faults are reported under.
+    in ``[gates]``, ``fork`` as in ``[fork]``, the other options as in ``[execution]``. ``folder`` is where relative
+    paths begin, ``source`` what faults are reported under.
     Raises WorkOrderInvalid.
     """
 
@@ -84,6 +85,7 @@ class WorkOrder:
     conversation: ConversationSpec | None
     gates: GatesSpec | None
     prices: WrittenPrices | None
+    fork: ForkSpec
     folder: Path = attrs.field(eq=False)
     source: str = attrs.field(eq=False)
 
@@ -102,6 +104,7 @@ class WorkOrder:
         conversation: ConversationOptions | None = None,
         gates: Mapping[str, object] | None = None,
         prices: WrittenPrices | None = None,
+        fork: ForkOptions | None = None,
         folder: str | Path = "",
         **execution: Unpack[ExecutionOptions],
     ) -> None:
@@ -123,6 +126,7 @@ class WorkOrder:
             conversation=read_conversation(conversation, place=root.at("conversation")),
             gates=_read_gates(gates, sides, judged, root),
             prices=table.prices,
+            fork=read_fork(fork or {}, place=root.at("fork")),
             folder=Path(folder),
             source=root.source,
         )
@@ -175,6 +179,7 @@ class WorkOrder:
             **({} if self.conversation is None else {"conversation": conversation_table(self.conversation)}),
             **({} if self.gates is None else {"gates": gates_table(self.gates)}),
             **({} if self.prices is None else {"prices": self.prices}),
+            **({} if self.fork == ForkSpec() else {"fork": fork_table(self.fork)}),
         }
 
     def choosing(
@@ -223,6 +228,7 @@ def _read(raw: Mapping[str, Any], root: Place, folder: Path) -> WorkOrder:
         conversation=read_conversation(order.conversation, place=root.at("conversation")),
         gates=_read_gates(order.gates, variants, judged, root),
         prices=order.prices,
+        fork=read_fork(order.fork, place=root.at("fork")),
         folder=folder,
         source=root.source,
     )

@@ -29,6 +29,7 @@ __all__ = [
     "ConversationTable",
     "DeviceTable",
     "ExecutionTable",
+    "ForkTable",
     "GatesTable",
     "JudgeOrderTable",
     "JudgeTable",
@@ -77,6 +78,7 @@ class OrderTable(Table):
     )
     execution: dict[str, Any] = _key({}, KeyClass.LIMIT, "How the run is executed.")
     device: dict[str, Any] = _key({}, KeyClass.LIMIT, "How devices are held; for targets that work on one.")
+    fork: dict[str, Any] = _key({}, KeyClass.LIMIT, "What `tallystick fork` does with what the earlier run has.")
     conversation: dict[str, Any] | None = _key(
         None, KeyClass.IDENTITY, "What is said in each case, turn after turn. Without it a case is one request."
     )
@@ -237,6 +239,19 @@ class DeviceTable(Table):
     )
 
 
+class ForkTable(Table):
+    budgets: Literal["new", "continue"] = _key(
+        "new",
+        KeyClass.LIMIT,
+        "`new`: a fork has the whole limits. `continue`: what the earlier run has used or holds counts against them.",
+    )
+    failed: Literal["again", "keep"] = _key(
+        "again",
+        KeyClass.LIMIT,
+        "What failed in the earlier run: `again` asks, and pays, for it again, `keep` leaves it failed in the fork.",
+    )
+
+
 class ConversationTable(Table):
     turns: Annotated[str, Field(min_length=1)] | None = _key(
         None,
@@ -347,6 +362,7 @@ TABLES: Final[Mapping[str, type[Table]]] = {
     "execution": ExecutionTable,
     "execution.backoff": BackoffTable,
     "device": DeviceTable,
+    "fork": ForkTable,
     "conversation": ConversationTable,
     "gates": GatesTable,
 }

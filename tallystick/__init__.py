@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .adapters.rule_judges import contains, exact, not_contains, numeric, regex
     from .adapters.similarity_judge import similarity
     from .adapters.steps import StepFailed, step
-    from .api import OpenLedger, open, resume, resume_async, run, run_async  # noqa: A004 - read as ts.open
+    from .api import OpenLedger, fork, open, resume, resume_async, run, run_async  # noqa: A004 - read as ts.open
     from .embedding import (
         AsyncLedger,
         CallRecord,
@@ -132,6 +132,7 @@ __all__ = [
     "evaluate",
     "evaluate_async",
     "exact",
+    "fork",
     "guard",
     "httpx2_async_client",
     "httpx2_client",
@@ -181,7 +182,7 @@ _HOMES = {
     ".adapters.rule_judges": ("contains", "exact", "not_contains", "numeric", "regex"),
     ".adapters.similarity_judge": ("similarity",),
     ".adapters.steps": ("StepFailed", "step"),
-    ".api": ("OpenLedger", "open", "resume", "resume_async", "run", "run_async"),
+    ".api": ("OpenLedger", "fork", "open", "resume", "resume_async", "run", "run_async"),
     ".ledger.errors": (
         "AttemptOver",
         "BudgetExhausted",

@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from .ledger.custody_changes import Adopted
     from .ledger.snapshot_export import Exported
     from .ledger.snapshot_import import Imported
+    from .runner.fork_document import ForkOutlook
 
-__all__ = ["OpenLedger", "open", "resume", "resume_async", "run", "run_async"]
+__all__ = ["OpenLedger", "fork", "open", "resume", "resume_async", "run", "run_async"]
 
 T = TypeVar("T")
 StrPath = str | os.PathLike[str]
@@ -135,6 +136,30 @@ async def resume_async(
         run_id = _named_or_newest(opened, run).run_id
         session = await asyncio.to_thread(reopened, opened, run_id, ADAPTERS, targets=targets, judges=judges, user=user)
         return await run_session(opened, session, stop=stop, concurrency=concurrency, slots_max=limit)
+
+
+def fork(
+    run: str,
+    order: WorkOrder | StrPath | None = None,
+    *,
+    ledger: StrPath | None = None,
+    dry_run: bool = False,
+    targets: Mapping[str, Target] | None = None,
+    judges: Mapping[str, Judge] | None = None,
+    user: User | None = None,
+) -> ForkOutlook:
+    """Make a linked new run out of one, by another work order or by its own with today's code; makes no call.
+
+    Observations of the same case content, variant and repetition are reused, what was unknown stays so, all else is to
+    pay by `resume`. With ``dry_run`` nothing is written. Without a work order, ``targets``, ``judges`` and ``user`` are
+    given again where they came from Python. Raises RunNotFound, and what `run` raises.
+    """
+    from .runner.forking import fork_run, planned_fork
+
+    made = load_work_order(Path(order)) if isinstance(order, str | os.PathLike) else order
+    with Ledger.open(_path(ledger)) as opened:
+        planned = planned_fork(opened, run, ADAPTERS, order=made, targets=targets, judges=judges, user=user)
+        return planned.outlook if dry_run else fork_run(opened, planned)
 
 
 @contextlib.contextmanager

@@ -57,6 +57,9 @@ def _attempt(screen: Screen, attempt: AttemptPart, *, selected: bool) -> None:
                         attempt.message or "", f"began {attempt.began_at}"]))  # fmt: skip
     if attempt.contaminated:
         screen.line("    contaminated: an earlier holder touched its device meanwhile, or may have", tone=Tone.WARNING)
+    if attempt.reused_from:
+        run_id, slot_no, number = attempt.reused_from.split("/")
+        screen.line(f"    taken over from run {run_id}, slot {slot_no}, attempt {number}")
     talk = attempt.conversation
     if talk is not None:
         restored = f", restored from {talk.checkpoint[:19]}…" if talk.checkpoint else ""
@@ -67,7 +70,7 @@ def _attempt(screen: Screen, attempt: AttemptPart, *, selected: bool) -> None:
         screen.line(f"    {_turn(turn)}")
     if attempt.has_answer:
         flags = f" [{', '.join(attempt.flags)}]" if attempt.flags else ""
-        source = f" (by {attempt.source})" if attempt.source != "wire" else ""
+        source = f" (by {attempt.source})" if attempt.source not in ("wire", "reused") else ""
         screen.line(f"    answer{source}: {_value(attempt.answer)}{flags}")
     told = {key: value for key, value in attempt.evidence.items() if key != "turns" or talk is None}
     if told:

@@ -109,6 +109,25 @@ def resume(
     )
 
 
+@cli.command(short_help="Make a new run that reuses what has not changed.")
+@click.argument("run")
+@click.argument("order", required=False, type=click.Path(path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Show what is reused and what will be paid; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_output
+@common
+@click.pass_obj
+def fork(settings: Settings, run: str, order: Path | None, *, dry_run: bool, yes: bool) -> int:
+    """Make a new run out of RUN, by the work order in the file ORDER or by that of RUN with today's code.
+
+    Observations of the same case, variant and repetition are reused, what is unknown stays unknown, all else is to pay.
+    This is shown first. Nothing is called: `resume` goes on with the new run.
+    """
+    from .forking import fork_from
+
+    return fork_from(settings, run, order, dry_run=dry_run, yes=yes)
+
+
 @cli.command(short_help="Judge what a run has observed.")
 @click.argument("run")
 @click.argument("order", type=click.Path(path_type=Path))

@@ -63,7 +63,8 @@ def show_preflight(screen: Screen, found: Preflight) -> None:
         more = f" (and {len(found.earlier.changes) - 3} more)" if len(found.earlier.changes) > 3 else ""
         screen.line(
             f"run {found.earlier.run} of this name is not gone on with, and all is paid for anew, since it had other"
-            f" identity: {'; '.join(found.earlier.changes[:3])}{more}",
+            f" identity: {'; '.join(found.earlier.changes[:3])}{more}; what has not changed is reused by"
+            f" `tallystick fork {found.earlier.run} ORDER`",
             tone=Tone.WARNING,
         )
     for line in found.budgets:
@@ -206,7 +207,13 @@ def show_standing(screen: Screen, found: RunStanding) -> None:
 
 def _head(screen: Screen, found: RunStanding) -> None:
     screen.line(f"run {found.run} ({found.name}): {found.state}", tone=Tone.STRONG)
-    screen.pairs([("ledger", found.ledger), ("population", people_line(found.population))])
+    origin = found.forked_from
+    screen.pairs([
+        ("ledger", found.ledger), ("population", people_line(found.population)),
+        *([] if origin is None else [
+            ("fork", f"of run {origin.run} at event {origin.event}; {origin.reused} reused from it, and paid for there")
+        ]),
+    ])  # fmt: skip
 
 
 def _figures(screen: Screen, found: RunStanding) -> None:
@@ -246,6 +253,10 @@ def show_budgets(screen: Screen, lines: Sequence[BudgetLine]) -> None:
         rows.append(row)
     screen.table([*columns, *([">counted", ">wasted"] if has_waste else [])], rows, title="budgets")
     for line in lines:
+        if float(line.carried):
+            carried = money_or_count(line.unit, line.carried)
+            screen.line(f"{budget_name(line)}: {carried} more of the work order's limit went to the runs that this one"
+                        " was forked from", tone=Tone.DIM)  # fmt: skip
         if line.unknown_uses:
             silent = plural(line.unknown_uses, "dispatch", "dispatches")
             screen.line(f"{silent} did not say what {budget_name(line)} they used; each counts at its declared bound",

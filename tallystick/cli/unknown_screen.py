@@ -60,7 +60,8 @@ def _one(screen: Screen, one: UnknownLine) -> None:
         *([("how", json.dumps(one.head, ensure_ascii=False))] if one.head else []),
         ("request", shown_bytes(one.request) if one.request else f"not kept; {one.request_digest}"),
         *([("received", shown_bytes(one.received))] if one.received else []),
-        ("held", held or "nothing"),
+        *([("sent as", f"request {one.sent_as} in run {str(one.taken_from).split('/')[0]}")] if one.sent_as else []),
+        ("held", held or ("nothing here; what it holds is held there" if one.sent_as else "nothing")),
         ("then", follows),
     ])  # fmt: skip
 

@@ -32,8 +32,9 @@ _FORBIDDEN: Final = {
         "SELECT d.call_id, d.dispatch_no, b.budget_no FROM dispatches d JOIN budgets b ON b.run_key = d.run_key"
         " WHERE b.scope = 'run' AND NOT EXISTS (SELECT 1 FROM reservations r WHERE r.call_id = d.call_id"
         " AND r.dispatch_no = d.dispatch_no AND r.budget_no = b.budget_no)"
-        # A reset counts in budgets of the device alone.
-        " AND NOT EXISTS (SELECT 1 FROM calls c WHERE c.call_id = d.call_id AND c.owner = 'lease')"
+        # A reset counts in budgets of the device alone; what a fork took over counts in the run that sent it.
+        " AND NOT EXISTS (SELECT 1 FROM calls c WHERE c.call_id = d.call_id"
+        " AND (c.owner = 'lease' OR c.reused_from IS NOT NULL))"
     ),
     "I2: a dispatch that was intended after its slot had its observation": (
         "SELECT d.call_id FROM dispatches d JOIN calls c ON c.call_id = d.call_id"

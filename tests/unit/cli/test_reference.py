@@ -25,7 +25,8 @@ MODELS = ("tallystick.runner.report_models", "tallystick.runner.evaluation_model
           "tallystick.runner.qualification_models", "tallystick.runner.report_document",
           "tallystick.runner.compare_document", "tallystick.runner.gate_document",
           "tallystick.runner.case_pages", "tallystick.runner.preflight",
-          "tallystick.runner.unknowns", "tallystick.runner.resume_check")  # fmt: skip
+          "tallystick.runner.unknowns", "tallystick.runner.resume_check",
+          "tallystick.runner.fork_document")  # fmt: skip
 
 
 def _commands(group: click.Group = cli, before: str = "") -> Iterator[tuple[str, click.Command]]:

@@ -103,6 +103,7 @@ def kinds_in_the_code() -> set[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in (
                 "event",
+                "events",
                 "record_event",
                 "_tell",
             ):

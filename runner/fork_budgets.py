@@ -1,0 +1,92 @@
+"""What a fork may cost, and what its budgets carry on from the run that it comes of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from ..ledger.records import BudgetPlan
+from ..ledger.run_reads import BudgetState
+from .budget_spec import UNITS, BudgetScope, BudgetSpec, BudgetUnit
+from .descriptions import Description
+from .fork_document import ForkBudget
+from .report_models import Amount
+from .work_order_fork import ForkBudgets
+
+__all__ = ["carried_amounts", "fork_budgets", "with_carried"]
+
+
+def carried_amounts(description: Description, before: Sequence[BudgetState]) -> dict[tuple[str, str, str], int]:
+    """By budget, what counts against its limit already: all that the earlier run has used or holds, and carries itself.
+
+    Nothing where the work order says that a fork's budgets are new.
+    """
+    if description.order.fork.budgets is ForkBudgets.NEW:
+        return {}
+    return {
+        (state.plan.scope, state.plan.scope_value, state.plan.unit): state.plan.carried + state.settled + state.held
+        for state in before
+    }
+
+
+def with_carried(plans: Sequence[BudgetPlan], carried: Mapping[tuple[str, str, str], int]) -> tuple[BudgetPlan, ...]:
+    """The budgets with what they carry, and with what that leaves of their limits."""
+    found = []
+    for plan in plans:
+        amount = carried.get((plan.scope, plan.scope_value, plan.unit), 0)
+        found.append(attrs.evolve(plan, limit_amount=max(0, plan.limit_amount - amount), carried=amount))
+    return tuple(found)
+
+
+def fork_budgets(
+    description: Description, to_pay: Mapping[str, int], carried: Mapping[tuple[str, str, str], int]
+) -> list[ForkBudget]:
+    """Each budget, with what the observations to pay (by variant) may use of it."""
+    return [_line(description, spec, to_pay, carried.get(spec.key, 0)) for spec in description.order.budgets]
+
+
+def _line(description: Description, spec: BudgetSpec, to_pay: Mapping[str, int], carried: int) -> ForkBudget:
+    bound, limit = spec.bound_per_dispatch, max(0, spec.limit - carried)
+    least = worst = None
+    if bound is not None:
+        least = bound * _fewest(description, sum(_in_scope(spec, to_pay).values()))
+        worst = bound * sum(_most(description, spec, name, count) for name, count in _in_scope(spec, to_pay).items())
+    return ForkBudget(
+        scope=spec.scope_kind.value, name=spec.scope_value, unit=UNITS[spec.unit].key, kind=spec.kind.value,
+        limit=_amount(spec, limit), carried=_amount(spec, carried),
+        bound_per_dispatch=None if bound is None else _amount(spec, bound),
+        least=None if least is None else _amount(spec, least),
+        worst=None if worst is None else _amount(spec, worst), is_enough=None if least is None else least <= limit,
+    )  # fmt: skip
+
+
+def _in_scope(spec: BudgetSpec, to_pay: Mapping[str, int]) -> dict[str, int]:
+    match spec.scope_kind:
+        case BudgetScope.RUN:
+            return dict(to_pay)
+        case BudgetScope.ROLE:
+            return dict(to_pay) if spec.scope_value == "target" else {}
+        case BudgetScope.VARIANT:
+            return {name: count for name, count in to_pay.items() if name == spec.scope_value}
+
+
+def _fewest(description: Description, count: int) -> int:
+    """How many calls so many observations need at least; of scripts the mean, since which cases they are differs."""
+    if description.turns is None or not description.case_count:
+        return count
+    return -(-count * description.turns // description.case_count)
+
+
+def _most(description: Description, spec: BudgetSpec, variant: str, count: int) -> int:
+    execution, talk = description.order.execution, description.conversation
+    sends = int(getattr(description.targets[variant], "wire_sends_max", 1)) if spec.unit is BudgetUnit.DISPATCHES else 1
+    calls = 1 if talk is None else talk.spec.turns_max
+    return count * calls * sends * execution.attempts_max * execution.dispatches_max
+
+
+def _amount(spec: BudgetSpec, amount: int) -> Amount:
+    shown: Any = UNITS[spec.unit].show(amount)
+    assert isinstance(shown, int | float | str)
+    return shown
