@@ -96,6 +96,8 @@ class RecordedTarget:
 def _read(data: bytes, place: str) -> list[tuple[str, _Recorded]]:
     found: list[tuple[str, _Recorded]] = []
     seen: set[str] = set()
+    if data.startswith(b"\xef\xbb\xbf"):
+        raise TargetNotFound(f"{place}:1: begins with a byte order mark", "Save it as UTF-8 without BOM")
     for number, line in enumerate(data.split(b"\n"), start=1):
         if not line.strip():
             continue

@@ -26,6 +26,7 @@ from .case_parquet import parquet_rows
 from .protocols import Case
 
 __all__ = [
+    "BOMS",
     "FORMATS",
     "LINE_BYTES_MAX",
     "CaseFile",
@@ -40,7 +41,7 @@ __all__ = [
 ]
 
 LINE_BYTES_MAX: Final = 64 * 2**20
-_BOMS: Final = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+BOMS: Final = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 
 
 class CaseSource(Protocol):
@@ -202,7 +203,7 @@ def _json_lines(file: IO[bytes], of: CaseFile) -> Iterator[tuple[int, JsonValue]
     written = of.written
     source, is_empty = CaseOrigin(written, "line"), True
     for number, line in enumerate(iter(partial(file.readline, LINE_BYTES_MAX + 1), b""), start=1):
-        if number == 1 and line.startswith(_BOMS):
+        if number == 1 and line.startswith(BOMS):
             raise source.fault(1, "begins with a byte order mark", "Save it as UTF-8 without BOM")
         if len(line) > LINE_BYTES_MAX:
             raise source.fault(number, f"longer than {LINE_BYTES_MAX} bytes", "Write one case a line")

@@ -15,6 +15,7 @@ import attrs
 from ..ledger.canonical import JsonValue, digest_of_bytes, parse_json
 from ..ledger.errors import CaseFileInvalid
 from .case_checks import CaseOrigin
+from .case_files import BOMS
 
 __all__ = ["Labelled", "load_labelled"]
 
@@ -36,6 +37,10 @@ class Labelled:
         found = self.labels[case_id]
         return found.get(judge, found.get(""))
 
+    def labels_of(self, judge: str) -> set[str]:
+        """All labels that there are for that judge."""
+        return {label for case_id in self.labels if (label := self.label_of(case_id, judge)) is not None}
+
 
 def load_labelled(path: Path) -> Labelled:
     """Read and check the file; raises CaseFileInvalid with the line of the first fault."""
@@ -47,10 +52,14 @@ def load_labelled(path: Path) -> Labelled:
         raise CaseFileInvalid(what, "Name a file of JSON lines", path=str(path)) from cause
     cases: list[Mapping[str, JsonValue]] = []
     labels: dict[str, Mapping[str, str]] = {}
+    if data.startswith(BOMS):
+        raise source.fault(1, "begins with a byte order mark", "Save it as UTF-8 without BOM")
     for number, line in enumerate(data.split(b"\n"), start=1):
         if not line.strip():
             continue
         row = _row(line, number, source)
+        if str(row["id"]) in labels:
+            raise source.fault(number, f'a second line has the id "{str(row["id"])[:80]}"', "Keep one of them")
         labels[str(row["id"])] = _labels(row["label"], number, source)
         cases.append({key: row[key] for key in _CASE_KEYS if key in row})
     if not cases:

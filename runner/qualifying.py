@@ -24,6 +24,7 @@ from .evaluation_reports import evaluation_end
 from .evaluations import SessionEnd, describe_judge_order, find_or_create_evaluation, run_evaluation
 from .judge_orders import JudgeOrder
 from .labelled import Labelled
+from .protocols import Judge
 from .qualification import unmet
 from .qualification_models import LabelledSetPart, LabelLine, QualifiedLine, QualifyEnd
 from .results import ExitStatus, NextMove, RunOutcome
@@ -53,10 +54,12 @@ async def qualify(
     """Judge the labelled observations, keep each judge's figures, and say them.
 
     The figures of a judge are kept once all of its judgments are given. Raises UsageError for labels that no verdict of
-    a judge can be.
+    a judge can be, before anything is asked where its scale says so.
     """
     switch = stop or StopSwitch()
     description = describe_judge_order(_without_requirements(order), adapters)
+    for judge in description.judges:
+        _refuse_unfit_labels(labelled, judge)
     session = find_or_create(ledger, describe(_observing(order, labelled), adapters))
     outcome = await run_session(ledger, session, stop=switch)
     if outcome.state != "finished":
@@ -66,6 +69,32 @@ async def qualify(
         ledger, found, stop=switch, concurrency=concurrency, on_start=on_start, on_given=on_given
     )
     return _end(ledger, order, labelled, found.row, done, ledger_option=ledger_option, command=command)
+
+
+def _refuse_unfit_labels(labelled: Labelled, judge: Judge) -> None:
+    """What cannot be compared is found out before its calls are paid for."""
+    labels = labelled.labels_of(judge.name)
+    if not labels:
+        raise UsageError(
+            f"{labelled.path.name} has no label for the judge {judge.name}",
+            "label observations for it by its name, or with one label for every judge",
+        )
+    scores = sorted(labels - {"pass", "fail"}, key=float)
+    if scores and judge.scale is None:
+        raise _no_scores(judge.name)
+    off = [text for text in scores if judge.scale and not judge.scale[0] <= float(text) <= judge.scale[1]]
+    if off and judge.scale:
+        raise UsageError(
+            f"the label {float(off[0]):g} is not on the scale {judge.scale[0]:g} to {judge.scale[1]:g} of the judge"
+            f" {judge.name}",
+            "correct the label, or the scale",
+        )
+
+
+def _no_scores(judge: str) -> UsageError:
+    return UsageError(
+        f"the labels are scores, and the judge {judge} gives none", "give it a scale, or label with pass and fail"
+    )
 
 
 def _unobserved(ledger: Ledger, labelled: Labelled, outcome: RunOutcome, *, command: str) -> QualifyEnd:
@@ -196,9 +225,7 @@ def _verdict_as(label: str, passed: int | None, score: str | None, judge: str) -
             )
         return "pass" if passed else "fail"
     if score is None:
-        raise UsageError(
-            f"the labels are scores, and the judge {judge} gives none", "give it a scale, or label with pass and fail"
-        )
+        raise _no_scores(judge)
     return score
 
 

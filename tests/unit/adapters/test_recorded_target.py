@@ -47,6 +47,7 @@ def test_its_identity_is_the_content_of_the_file(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ("{", "answers.jsonl:1: not JSON"),
+        ('\ufeff{"id": "a", "answer": 1}', "answers.jsonl:1: begins with a byte order mark"),
         ('{"id": "a"}', "answers.jsonl:1: an object with id and answer is wanted"),
         ("[1]", "answers.jsonl:1: an object with id and answer is wanted"),
         ('{"id": "a", "answer": 1}\n{"id": "a", "answer": 2}', 'answers.jsonl:2: a second answer for "a"'),

@@ -66,6 +66,7 @@ def held(ledger: Ledger, path: Path, *judges: Any, stop: StopSwitch | None = Non
     return asyncio.run(qualify(ledger, order, load_labelled(path), ADAPTERS, stop=stop, command="qualify"))
 
 
+SURE = '{"id": "a", "input": 1, "answer": 1, "label": true}'
 ROWS = [("pass", True), ("pass", "pass"), ("fail", False), ("pass", "fail"), ("fail", "failed"), ("nothing", True)]
 
 
@@ -136,6 +137,26 @@ def test_labels_that_no_verdict_can_be_are_refused(ledger: Ledger, tmp_path: Pat
         held(ledger, write(tmp_path, row), Reader(scale=(0.0, 1.0)))
 
 
+@pytest.mark.parametrize(
+    ("label", "scale", "told"),
+    [
+        ({"scriped": True}, None, "labelled.jsonl has no label for the judge scripted"),
+        ({}, None, "labelled.jsonl has no label for the judge scripted"),
+        (0.5, None, "the labels are scores, and the judge scripted gives none"),
+        (3, (0.0, 1.0), "the label 3 is not on the scale 0 to 1 of the judge scripted"),
+    ],
+)
+def test_labels_that_do_not_fit_a_judge_are_refused_before_it_is_asked(
+    ledger: Ledger, tmp_path: Path, label: Any, scale: tuple[float, float] | None, told: str
+) -> None:
+    asking = ScriptedJudge(judge_always(PASSED), scale=scale)
+    with pytest.raises(UsageError, match=told):
+        held(ledger, write(tmp_path, ("x", label)), asking)
+    assert asking.asked == []
+    with ledger.reading() as reader:
+        assert reader.rows("SELECT count(*) FROM runs") == [(0,)]
+
+
 def test_each_judge_may_have_labels_of_its_own(ledger: Ledger, tmp_path: Path) -> None:
     path = write(tmp_path, ("pass", {"reader": True, "other": False}), ("fail", {"other": False}))
     end = held(ledger, path, Reader(), Reader("other", code="2"))
@@ -172,6 +193,8 @@ def test_a_stop_keeps_no_figures_and_it_goes_on(ledger: Ledger, tmp_path: Path) 
     [
         ("", "there is no labelled observation"),
         ("{", "labelled.jsonl:1: not JSON"),
+        ("\ufeff{}", "labelled.jsonl:1: begins with a byte order mark. Save it as UTF-8 without BOM"),
+        (f"{SURE}\n{SURE}", 'labelled.jsonl:2: a second line has the id "a". Keep one of them'),
         ("[1]", "labelled.jsonl:1: a labelled observation is an object"),
         ('{"id": "a", "input": 1, "answer": 1}', 'labelled.jsonl:1: "label" is missing'),
         ('{"id": "a", "input": 1, "label": true}', 'labelled.jsonl:1: "answer" is missing'),
