@@ -100,11 +100,17 @@ def describe_judge_order(order: JudgeOrder, adapters: Adapters) -> EvaluationDes
 def reparsing(ledger: Ledger, source: EvaluationRow, description: EvaluationDescription) -> EvaluationDescription:
     """The same judges, who read again what an evaluation has kept of their replies, and ask nobody.
 
-    Raises IdentityChanged where a judge was asked something else then: its replies would stand under another's name.
+    Raises IdentityChanged where a judge was asked something else then: its replies would stand under another's name;
+    and UsageError where no judge has replies.
     """
     now = evaluation_document(description.judges)["judges"]
     assert isinstance(now, Mapping)
     calling = {judge.name for judge in description.judges if is_calling(judge)}
+    if not calling:
+        raise UsageError(
+            f"none of the judges of {description.order.name} has replies that could be read again",
+            "leave out --reparse; a judge that needs no call judges anew at no cost",
+        )
     with ledger.reading() as reader:
         then = {row.name: parse_json(row.identity) for row in judge_rows(reader, source.run_key, source.evaluation_no)}
     lines = [

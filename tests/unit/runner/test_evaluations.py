@@ -298,6 +298,13 @@ def test_c41_replies_that_were_kept_are_read_again_without_a_call(ledger: Ledger
     assert check_ledger(ledger) == []
 
 
+def test_judges_that_are_asked_nothing_have_no_replies_to_be_read_again(ledger: Ledger) -> None:
+    run = a_run(ledger, cases=1)
+    judge(ledger, run, ScriptedJudge(judge_always(PASSED)))
+    with pytest.raises(UsageError, match="none of the judges of strict has replies that could be read again"):
+        judge(ledger, run, Function(), reparse="2")
+
+
 def test_what_left_no_reply_has_none_to_be_read_again(ledger: Ledger) -> None:
     run = a_run(ledger, cases=2)
     judge(ledger, run, ScriptedJudge(judge_in_turn(FAILED, PASSED)), concurrency=1)
