@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -44,10 +45,11 @@ class Desk:
         self._batch = 0
         self._commits = 0
         self._rows_before = 0
-        self._wal_bytes_before = 0
+        self._wal_bytes_before = self._wal_bytes = 0
         self._is_due = False
         self._inside = False
         self._files: tuple[_Identity, _Identity] | None = None
+        self._names = str(ledger.path), str(ledger.wal_path)
 
     def connection(self) -> driver.Connection:
         if self._connection is None:
@@ -66,7 +68,9 @@ class Desk:
     def _refuse_if_gone(self) -> None:
         """SQLite goes on writing into files that have been removed or moved, and nobody would find those answers."""
         shared = self._ledger
-        found = _identity(shared.path), _identity(shared.wal_path)
+        file, log = _stat(self._names[0]), _stat(self._names[1])
+        found = _identity(file), _identity(log)
+        self._wal_bytes = 0 if log is None else log.st_size
         known = self._files or found
         if found != known or None in found:
             path = shared.path if found[0] != known[0] or found[0] is None else shared.wal_path
@@ -88,12 +92,13 @@ class Desk:
         """After a commit: whether the write-ahead log has taken in so much that `committed` will copy it back.
 
         A large log makes one long copy, for which every other process stands in line: 80 MB took 110 to 170 ms. Its
-        pages are estimated, since its file keeps its size when it is written from the start again.
+        pages are estimated, since its file keeps its size when it is written from the start again; of that, what it was
+        when this transaction began.
         """
         self._commits += 1
         rows = self.connection().total_changes - self._rows_before
         pages = self._commits * _PAGES_OF_A_COMMIT + rows // _ROWS_OF_A_PAGE
-        growth = size_of(self._ledger.wal_path) - self._wal_bytes_before
+        growth = self._wal_bytes - self._wal_bytes_before
         self._is_due = pages >= _PAGES_PER_CHECKPOINT or growth > _WAL_GROWTH_MAX
         return self._is_due
 
@@ -183,9 +188,12 @@ def size_of(path: Path) -> int:
         return 0
 
 
-def _identity(path: Path) -> _Identity:
+def _stat(name: str) -> os.stat_result | None:
     try:
-        found = path.stat()
+        return os.stat(name)  # noqa: PTH116 - asked twice a commit, and through Path it takes twice as long
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino
+
+
+def _identity(found: os.stat_result | None) -> _Identity:
+    return None if found is None else (found.st_dev, found.st_ino)
