@@ -49,7 +49,8 @@ _ATTEMPTS_ALONE: Final = (
 )
 _DISPATCHES: Final = (
     "SELECT c.slot_no, c.attempt_no, c.call_id, d.dispatch_no, d.state, d.intended_us, d.ended_us, d.duration_us,"
-    " d.bytes_sent, d.status, d.reason, d.message, d.settled_by, d.tokens_in, d.tokens_out, d.cost_nanousd, d.replay"
+    " d.bytes_sent, d.status, d.reason, d.message, d.settled_by, d.tokens_in, d.tokens_out, d.cost_nanousd, d.replay,"
+    " d.usage ->> '$.classes'"
     " FROM calls c JOIN dispatches d ON d.call_id = c.call_id WHERE c.run_key = ? AND c.owner = 'attempt'"
     " AND c.reused_from IS NULL"  # what was sent for another run
     " AND c.slot_no > ? AND c.slot_no <= ? ORDER BY c.slot_no, c.attempt_no, c.position, d.dispatch_no"
@@ -98,7 +99,10 @@ class AttemptRow:
 
 @attrs.frozen
 class DispatchRow:
-    """One send as it stood; of an unknown one only what was known when it was lost."""
+    """One send as it stood; of an unknown one only what was known when it was lost.
+
+    ``classes`` is JSON text of its tokens by class, None where they were not told apart.
+    """
 
     attempt_no: int
     call_id: str
@@ -116,6 +120,7 @@ class DispatchRow:
     tokens_out: int | None
     cost_nanousd: int | None
     replay: int
+    classes: str | None = None
 
 
 @attrs.frozen
@@ -260,7 +265,7 @@ def _dispatch(history: RunHistory, row: Any) -> DispatchRow:
     open_one = history.open_dispatches.get((row[2], row[3]))
     if open_one is None:
         return DispatchRow(*row[1:])
-    _, attempt_no, call_id, dispatch_no, _, intended, *_, replay = row
+    _, attempt_no, call_id, dispatch_no, _, intended, *_, replay, _ = row
     return DispatchRow(
         attempt_no, call_id, dispatch_no, open_one.state, intended, open_one.ended_us, open_one.duration_us,
         open_one.bytes_sent, open_one.status, open_one.reason, open_one.message, None, None, None, None, replay,

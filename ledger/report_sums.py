@@ -36,6 +36,7 @@ class JudgeDispatch:
     tokens_in: int | None
     tokens_out: int | None
     cost_nanousd: int | None
+    classes: str | None = None
 
 
 def judge_rows(reader: Reader, run_key: int, evaluation_no: int) -> list[JudgeRow]:
@@ -51,8 +52,9 @@ def judge_rows(reader: Reader, run_key: int, evaluation_no: int) -> list[JudgeRo
 
 
 _BY_JUDGES: Final = (
-    "SELECT c.call_id, d.dispatch_no, d.state, d.tokens_in, d.tokens_out, d.cost_nanousd, j.evaluation_no, j.judge_no,"
-    " j.slot_no, j.attempt_no, j.sample_no FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
+    "SELECT c.call_id, d.dispatch_no, d.state, d.tokens_in, d.tokens_out, d.cost_nanousd, d.usage ->> '$.classes',"
+    " j.evaluation_no, j.judge_no, j.slot_no, j.attempt_no, j.sample_no FROM calls c"
+    " JOIN dispatches d ON d.call_id = c.call_id"
     " LEFT JOIN judgments j ON j.run_key = c.run_key AND j.evaluation_no = c.evaluation_no AND j.judge_no = c.judge_no"
     " AND j.slot_no = c.slot_no AND j.attempt_no = c.attempt_no AND j.sample_no = c.sample_no"
     " AND j.call_id = c.call_id AND j.state = 'judged' AND d.state = 'answered'"
@@ -62,7 +64,7 @@ _BY_JUDGES: Final = (
 
 def judge_dispatches(reader: Reader, history: RunHistory) -> Iterator[JudgeDispatch]:
     """Every send of the run's judges, of all evaluations."""
-    for call_id, dispatch_no, state, tokens_in, tokens_out, cost, *judgment in reader.each(
+    for call_id, dispatch_no, state, tokens_in, tokens_out, cost, classes, *judgment in reader.each(
         _BY_JUDGES, (history.run_key,)
     ):
         key = (call_id, dispatch_no)
@@ -71,7 +73,7 @@ def judge_dispatches(reader: Reader, history: RunHistory) -> Iterator[JudgeDispa
             yield JudgeDispatch(dispatch_no, open_one.state, False, None, None, None)
         elif key not in history.later_dispatches:
             is_given = judgment[0] is not None and tuple(judgment) not in history.later_judgments
-            yield JudgeDispatch(dispatch_no, state, is_given, tokens_in, tokens_out, cost)
+            yield JudgeDispatch(dispatch_no, state, is_given, tokens_in, tokens_out, cost, classes)
 
 
 _OF_SELECTED: Final = (

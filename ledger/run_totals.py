@@ -16,8 +16,10 @@ class Totals:
     """What was sent and what is known of it; None is unknown.
 
     ``wasted`` counts dispatches that gave no selected observation, and a judge's that gave no verdict; those whose
-    outcome is not known are among them. ``unpriced`` may have cost something and did not say what. ``replays`` are
-    sends of conversations' turns that an earlier attempt had an answer to.
+    outcome is not known are among them. ``unpriced`` may have cost something and did not say what, ``unmetered`` may
+    have used tokens and did not say all of them. ``replays`` are sends of conversations' turns that an earlier attempt
+    had an answer to. ``classes`` are the tokens that were told apart. What an unknown outcome told counts once it is
+    settled.
     """
 
     attempts: int
@@ -30,13 +32,15 @@ class Totals:
     unpriced: int
     wasted: int
     replays: int
+    unmetered: int
+    classes: dict[str, int]
 
 
 # A first dispatch is a call; every column is a sum, so that one owner's can be taken from all.
 _SUMS: Final = (
     "d.state, count(*), count(*) FILTER (WHERE d.dispatch_no = 1), count(d.tokens_in),"
     " coalesce(sum(d.tokens_in), 0), count(d.tokens_out), coalesce(sum(d.tokens_out), 0), count(d.cost_nanousd),"
-    " coalesce(sum(d.cost_nanousd), 0), coalesce(sum(d.replay), 0)"
+    " coalesce(sum(d.cost_nanousd), 0), count(d.tokens_in + d.tokens_out), coalesce(sum(d.replay), 0)"
 )
 _ALL: Final = f"SELECT {_SUMS} FROM dispatches d WHERE d.run_key = ? GROUP BY d.state"
 # By the indexes of calls that were made under a lease or for a judgment, which are empty where there are none.
@@ -58,6 +62,11 @@ _NOT_MADE_HERE: Final = (
     " AND reused_from IS NOT NULL"
 )
 _IS_FORK: Final = "SELECT forked_from IS NOT NULL FROM runs WHERE run_key = ?"
+_CLASSES: Final = (
+    "SELECT e.key, sum(e.value) FROM calls c JOIN dispatches d ON d.call_id = c.call_id,"
+    " json_each(d.usage, '$.classes') e WHERE c.run_key = ? AND c.owner = ? AND c.reused_from IS NULL"
+    " AND d.usage IS NOT NULL AND d.state <> 'unknown' GROUP BY e.key"
+)
 _ATTEMPTED: Final = (
     "SELECT coalesce(sum(attempts), 0), count(*) FILTER (WHERE state = 'selected') FROM slots WHERE run_key = ?"
 )
@@ -86,7 +95,8 @@ def totals_of(reader: Reader, run_key: int) -> Totals:
         attempts, selected = attempts - taken, selected - given
     # A conversation came of as many sends as it has turns, every other observation of one.
     turns, conversations = reader.row(_TURNED, (run_key,))
-    return _totals(sums, attempts=attempts, useful=selected - conversations + turns)
+    classes = dict(reader.rows(_CLASSES, (run_key, "attempt")))
+    return _totals(sums, classes, attempts=attempts, useful=selected - conversations + turns)
 
 
 def judge_totals_of(reader: Reader, run_key: int) -> Totals | None:
@@ -95,25 +105,28 @@ def judge_totals_of(reader: Reader, run_key: int) -> Totals | None:
     if not sums:
         return None
     (useful,) = reader.row(_GAVE_VERDICTS, (run_key,))
-    return _totals(sums, attempts=0, useful=useful)
+    return _totals(sums, dict(reader.rows(_CLASSES, (run_key, "judgment"))), attempts=0, useful=useful)
 
 
 def _sums(reader: Reader, query: str, run_key: int) -> _Sums:
     return {state: tuple(sums) for state, *sums in reader.rows(query, (run_key,))}
 
 
-def _totals(sums: _Sums, *, attempts: int, useful: int) -> Totals:
+def _totals(sums: _Sums, classes: dict[str, int], *, attempts: int, useful: int) -> Totals:
     by_state = {state: row[0] for state, row in sums.items() if row[0]}
-    sent, calls, *_, replays = (sum(column) for column in zip(*sums.values(), strict=True)) if sums else [0] * 9
-    unpriced = sum(row[0] - row[6] for state, row in sums.items() if state not in ("refused", "intended"))
+    sent, calls, *_, replays = (sum(column) for column in zip(*sums.values(), strict=True)) if sums else [0] * 10
+    sent_ones = {state: row for state, row in sums.items() if state not in ("refused", "intended")}
+    unpriced = sum(row[0] - (0 if state == "unknown" else row[6]) for state, row in sent_ones.items())
+    unmetered = sum(row[0] - (0 if state == "unknown" else row[8]) for state, row in sent_ones.items())
     return Totals(
         attempts, calls, sent, by_state, _known(sums, 2), _known(sums, 4), _known(sums, 6), unpriced, sent - useful,
-        replays,
+        replays, unmetered, classes,
     )  # fmt: skip
 
 
 def _known(sums: _Sums, column: int) -> int | None:
     """The sum of what was told, None where nothing was; ``column`` counts it, the next one has its sum."""
-    if not any(row[column] for row in sums.values()):
+    told = [row for state, row in sums.items() if state != "unknown"]
+    if not any(row[column] for row in told):
         return None
-    return sum(row[column + 1] for row in sums.values())
+    return sum(row[column + 1] for row in told)

@@ -12,7 +12,7 @@ from .case_selection import ChosenCases
 from .descriptions import Description
 from .device_outlooks import DeviceOutlook
 from .judge_protocols import is_calling
-from .report_models import Amount
+from .report_models import Amount, PricesLine
 from .told_outlooks import told_of, told_sums
 from .work_order_judges import settings_of_judges
 
@@ -109,6 +109,7 @@ class Preflight(_Part):
     deadline_seconds: float
     budgets: list[BudgetOutlook]
     judges: list[str]
+    prices: list[PricesLine] = []
     cases_digest: str
     identity_digest: str
     earlier: Earlier | None = None
@@ -147,6 +148,7 @@ def preflight_of(
         concurrency=concurrency or order.execution.concurrency, deadline_seconds=order.execution.deadline_seconds,
         budgets=[_outlook(description, spec, sums) for spec in order.budgets],
         judges=[judge.name for judge in description.judges],
+        prices=[PricesLine(as_of=one.as_of, file=one.file, digest=one.digest) for one in description.prices],
         cases_digest=description.cases_digest, identity_digest=description.digest, earlier=earlier,
         devices=list(devices), conversation=_conversation(description), chosen=_chosen(description),
     )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Final
 
 import attrs
 
+from ..ledger.canonical import stored_json
 from ..ledger.report_rows import GivenJudgment, SlotRow
 from ..ledger.states import DispatchState, SlotState
 from ..ledger.verdicts import reason_without_observation
@@ -100,7 +101,10 @@ class JudgeTally:
 
 @attrs.define
 class Spent:
-    """What was sent; None is unknown. ``unpriced`` may have cost something and did not say what."""
+    """What was sent; None is unknown. ``unpriced`` may have cost something and did not say what.
+
+    ``unmetered`` may have used tokens and did not say all of them; ``classes`` are those that were told apart.
+    """
 
     attempts: int = 0
     calls: int = 0
@@ -111,6 +115,8 @@ class Spent:
     tokens_out: int | None = None
     cost_nanousd: int | None = None
     unpriced: int = 0
+    unmetered: int = 0
+    classes: Counter[str] = attrs.field(factory=Counter)
 
     def add(self, row: SlotRow) -> None:
         """Count the attempts and sends of one planned observation."""
@@ -118,21 +124,25 @@ class Spent:
         useful = len(useful_dispatches(row))
         for one in row.dispatches:
             self.add_dispatch(
-                one.state, one.dispatch_no, one.tokens_in, one.tokens_out, one.cost_nanousd,
+                one.state, one.dispatch_no, one.tokens_in, one.tokens_out, one.cost_nanousd, one.classes,
             )  # fmt: skip
             self.wasted += one.state not in UNDECIDED
             self.replays += one.replay
         self.wasted -= useful
 
     def add_dispatch(self, state: str, number: int, tokens_in: int | None, tokens_out: int | None,
-                     cost: int | None) -> None:  # fmt: skip
-        """Count one send."""
+                     cost: int | None, classes: str | None) -> None:  # fmt: skip
+        """Count one send; ``classes`` is JSON text."""
         self.by_state[state] += 1
         self.calls += number == 1
         self.tokens_in = _plus(self.tokens_in, tokens_in)
         self.tokens_out = _plus(self.tokens_out, tokens_out)
         self.cost_nanousd = _plus(self.cost_nanousd, cost)
-        self.unpriced += cost is None and state not in (DispatchState.REFUSED, DispatchState.INTENDED)
+        was_sent = state not in (DispatchState.REFUSED, DispatchState.INTENDED)
+        self.unpriced += cost is None and was_sent
+        self.unmetered += (tokens_in is None or tokens_out is None) and was_sent
+        if classes is not None:
+            self.classes.update(stored_json(classes))
 
 
 @attrs.define

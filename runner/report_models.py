@@ -19,6 +19,7 @@ __all__ = [
     "ForkOrigin",
     "Part",
     "Population",
+    "PricesLine",
     "ReasonLine",
     "Recovery",
     "RunEnd",
@@ -80,6 +81,8 @@ class BudgetLine(Part):
 class TotalsPart(Part):
     """Everything sent in all sessions; null is unknown, and a cost with ``unpriced_dispatches`` is a lower bound.
 
+    So are tokens with ``unmetered_dispatches``. ``tokens_by_class`` parts them into disjoint classes (``input``,
+    ``cache_read``, ``output``, ``reasoning``, …), as far as they were told apart.
     ``wasted_dispatches`` are those whose outcome is known and that gave no selected observation, or no verdict, where
     they are judges'. ``replays`` are sends of conversations' turns that an earlier attempt had an answer to.
     """
@@ -94,6 +97,8 @@ class TotalsPart(Part):
     tokens_out: int | None
     cost_usd: str | None
     unpriced_dispatches: int
+    unmetered_dispatches: int = 0
+    tokens_by_class: dict[str, int] = {}
 
 
 class ScoreLine(Part):
@@ -119,6 +124,14 @@ class UnknownPart(Part):
 
     count: int
     reasons: dict[str, int]
+
+
+class PricesLine(Part):
+    """Prices that the run goes by, or went by: the day that they are of, their file and the digest of what is in it."""
+
+    as_of: str
+    file: str
+    digest: str
 
 
 class VariantLine(Part):
@@ -162,6 +175,7 @@ class RunStanding(Part):
     totals: TotalsPart | None
     judge_totals: TotalsPart | None
     variants: list[VariantLine]
+    prices: list[PricesLine] = []
     scores: Sequence[ScoreLine] | None
     forked_from: ForkOrigin | None = None
 

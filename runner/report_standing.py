@@ -14,6 +14,7 @@ from ..ledger.run_reads import RunRow
 from ..ledger.states import CustodyState, DispatchState, RunState, SlotState
 from .amounts import usd_text
 from .instants import instant
+from .price_lines import by_class, price_lines
 from .report_figures import UNDECIDED, Spent
 from .report_models import TotalsPart, UnknownPart, VariantLine
 from .reports import budget_line, fork_origin, is_from_python, next_command, population_of
@@ -51,6 +52,7 @@ def standing_at(reader: Reader, run: RunRow, history: RunHistory, *, ledger: str
         "active_seconds": history.active_us / 1e6,
         "not_before": None,
         "unknown": UnknownPart(count=sum(unknown.values()), reasons=dict(sorted(unknown.items()))),
+        "prices": price_lines(reader, run, event=history.event_no),
         "budgets": [budget_line(state, held, counted) for state in budgets_at(reader, history)],
         "variants": [
             VariantLine(name=one.name, if_unknown=one.if_unknown) for one in run_reads.variants_of(reader, run.run_key)
@@ -95,7 +97,8 @@ def totals_part(spent: Spent) -> TotalsPart:
         dispatches_by_state=dict(sorted(spent.by_state.items())), wasted_dispatches=spent.wasted, replays=spent.replays,
         tokens_in=spent.tokens_in, tokens_out=spent.tokens_out,
         cost_usd=None if spent.cost_nanousd is None else usd_text(spent.cost_nanousd),
-        unpriced_dispatches=spent.unpriced,
+        unpriced_dispatches=spent.unpriced, unmetered_dispatches=spent.unmetered,
+        tokens_by_class=by_class(spent.classes),
     )  # fmt: skip
 
 
@@ -103,6 +106,6 @@ def judge_totals(reader: Reader, history: RunHistory) -> TotalsPart | None:
     """What judges sent, None where they sent nothing."""
     spent = Spent()
     for one in judge_dispatches(reader, history):
-        spent.add_dispatch(one.state, one.dispatch_no, one.tokens_in, one.tokens_out, one.cost_nanousd)
+        spent.add_dispatch(one.state, one.dispatch_no, one.tokens_in, one.tokens_out, one.cost_nanousd, one.classes)
         spent.wasted += one.state not in UNDECIDED and not one.has_verdict
     return totals_part(spent) if spent.by_state else None

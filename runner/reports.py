@@ -20,6 +20,7 @@ from .amounts import usd_text
 from .budget_spec import UNITS, BudgetUnit
 from .device_outlooks import devices_of_run
 from .instants import instant
+from .price_lines import by_class, price_lines
 from .protocols import GIVEN
 from .report_models import (
     Amount,
@@ -220,6 +221,7 @@ def _standing(
             for state, reason, count in run_reads.slot_reasons(reader, run.run_key)
         ],
         "unknown": UnknownPart(count=sum(unknown.values()), reasons=unknown),
+        "prices": price_lines(reader, run),
         "budgets": _budgets(reader, run),
         "totals": _totals(totals_of(reader, run.run_key)) if is_counted else None,
         "judge_totals": _totals(judge_totals_of(reader, run.run_key)) if is_counted else None,
@@ -274,7 +276,8 @@ def _totals(found: Totals | None) -> TotalsPart | None:
         replays=found.replays,
         tokens_in=found.tokens_in, tokens_out=found.tokens_out,
         cost_usd=None if found.cost_nanousd is None else usd_text(found.cost_nanousd),
-        unpriced_dispatches=found.unpriced,
+        unpriced_dispatches=found.unpriced, unmetered_dispatches=found.unmetered,
+        tokens_by_class=by_class(found.classes),
     )  # fmt: skip
 
 

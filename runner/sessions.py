@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from ..ledger.run_reads import (
     unfinished_of_name,
     variants_of,
 )
-from ..ledger.run_settings import change_settings
+from ..ledger.run_settings import change_prices, change_settings
 from ..ledger.states import BudgetKind, SlotState
 from ..ledger.transaction import Transaction
 from .budget_spec import BudgetSpec
@@ -38,6 +38,7 @@ from .evaluating import with_judges_of
 from .executor import Execution, Executor, VariantSide
 from .holds import holds_by_variant, holds_of_leases
 from .identity import Section, compare, refuse_changes
+from .price_lines import prices_now
 from .protocols import User
 from .request_bounds import bounded_units_of, request_bounds
 from .results import RunOutcome, outcome_of
@@ -160,6 +161,7 @@ async def run_session(
     on_start(coordinator, tally)
     is_whole = False
     try:
+        _record_prices(ledger, run, description)
         how = _execution(ledger, session, concurrency, slots_max)
         is_whole = await Executor(ledger, coordinator, how, tally=tally, stop=switch).execute()
     finally:
@@ -169,6 +171,20 @@ async def run_session(
         ledger, run.run_id, reused=tally.reused, dispatches=tally.dispatches, stopped=switch.reason,
         recovered=coordinator.recovered, passed_over=tally.passed_over,
     )  # fmt: skip
+
+
+def _record_prices(ledger: Ledger, run: RunRow, description: Description) -> None:
+    """A price file may have changed since the run went by it last."""
+    now = [one.to_json() for one in description.prices]
+    with ledger.reading() as reader:
+        then = [line.model_dump() for line in prices_now(reader, run)]
+    if now != then:
+        told = f"prices: {_days(then)} -> {_days(now)}"
+        ledger.write(lambda tx: change_prices(tx, run.run_key, now, told))
+
+
+def _days(prices: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{one['as_of'] or 'of no day'} ({str(one['digest'])[:19]})" for one in prices) or "(absent)"
 
 
 async def _leave(ledger: Ledger, coordinator: Coordinator, began: float, reason: str, *, is_whole: bool) -> None:

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from ..runner.device_outlooks import DeviceOutlook, DeviceUse, device_outlooks
-from ..runner.report_models import BudgetLine, RunEnd, RunStanding, RunStatus, TotalsPart
+from ..runner.report_models import BudgetLine, PricesLine, RunEnd, RunStanding, RunStatus, TotalsPart
 from ..runner.results import NextMove
 from .screen import Screen, Tone
 from .words import budget_name, command_words, duration, in_words, joined, money_or_count, people_line, plural
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "exit_line",
+    "price_words",
     "show_budgets",
     "show_card",
     "show_end",
@@ -55,6 +56,7 @@ def show_preflight(screen: Screen, found: Preflight) -> None:
         *((side.name, _side(found, side)) for side in found.variants),
         *(("device", _device(one)) for one in found.devices),
         ("judges", ", ".join(found.judges) or "none"),
+        *(("prices", price_words(one)) for one in found.prices),
         ("identity", f"{found.identity_digest[:23]}… (cases {found.cases_digest[:23]}…)"),
         ("ledger", found.ledger + ("" if found.ledger_exists else " (will be created)")),
     ]
@@ -277,6 +279,7 @@ def totals_rows(found: RunStanding) -> list[tuple[str, str]]:
         rows.append(("calls", f"`tallystick report {found.run}` counts them, with the scores"))
     if found.judge_totals is not None:
         rows.append(("judges", _judges_calls(found.judge_totals)))
+    rows += [("prices", price_words(one)) for one in found.prices]
     if found.unknown.count:
         why = joined(f"{count} {reason}" for reason, count in found.unknown.reasons.items())
         rows.append(("unknown", f"{plural(found.unknown.count, 'outcome')}: {why}"))
@@ -294,7 +297,10 @@ def _calls(totals: TotalsPart) -> list[tuple[str, str]]:
         rows.append(("replays", f"{told} of conversations asked, and paid for, once more"))
     told, cost = _tokens(totals), _cost(totals)
     if told:
-        rows.append(("tokens", f"{told}, as far as they were told"))
+        silent = f"; {plural(totals.unmetered_dispatches, 'send')} did not say" if totals.unmetered_dispatches else ""
+        rows.append(("tokens", f"{told}{silent or ', as far as they were told'}"))
+    if len(totals.tokens_by_class) > 2:
+        rows.append(("by class", _class_words(totals)))
     if cost:
         rows.append(("cost", cost))
     return rows
@@ -316,9 +322,20 @@ def _tokens(totals: TotalsPart) -> str:
     return ", ".join(f"{count} {way}" for count, way in tokens if count is not None)
 
 
+def _class_words(totals: TotalsPart) -> str:
+    """Tokens by class: ``36 input, 64 cache_read, 20 output``."""
+    return ", ".join(f"{count} {name}" for name, count in totals.tokens_by_class.items())
+
+
+def price_words(one: PricesLine) -> str:
+    """Which prices: their day, their file, and the beginning of the digest of what is in it."""
+    place = one.file or "in the work order"
+    return f"of {one.as_of or 'no stated day'}, {place} ({one.digest[:19]}…)"
+
+
 def _cost(totals: TotalsPart) -> str:
     if totals.cost_usd is None:
-        return ""
+        return "unknown: nothing that was sent had a price" if _tokens(totals) and totals.unpriced_dispatches else ""
     unpriced = totals.unpriced_dispatches
     return f"${totals.cost_usd}" + (f"; at least, {unpriced} had no price" if unpriced else "")
 

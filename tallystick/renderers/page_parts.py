@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ..runner.report_document import GroupLine, RunReport, ScoreInterval
-from ..runner.report_models import BudgetLine, Population, TotalsPart
+from ..runner.report_models import BudgetLine, Population, PricesLine, TotalsPart
 from .charts import Chart, duration_chart, has_charts, mean_chart, rate_chart, time_chart
 from .markup import Markup, element, join, table
 from .words import (
@@ -191,7 +191,24 @@ def budgets_part(summary: RunReport) -> Markup:
     return _section(
         "budgets", "Spend", table(_TOTALS, _totals(summary)), table(columns, rows) if rows else None,
         element("div", *bars, class_="bars") if bars else None, _spend_legend() if bars else None, *silent,
+        _by_class(summary), *(element("p", _priced(one), class_="soft") for one in summary.prices),
     )  # fmt: skip
+
+
+def _by_class(summary: RunReport) -> Markup | None:
+    """Tokens of each class, by who sent them, where they were told apart."""
+    parts = {"target": summary.totals, "judges": summary.judge_totals}
+    told = {name: part.tokens_by_class for name, part in parts.items() if part is not None and part.tokens_by_class}
+    if not told:
+        return None
+    classes = list(dict.fromkeys(one for part in told.values() for one in part))
+    rows = [[name, *(part.get(one, "") for one in classes)] for name, part in told.items()]
+    return table(["tokens by", *(f">{one.replace('_', ' ')}" for one in classes)], rows)
+
+
+def _priced(one: PricesLine) -> str:
+    place = one.file or "in the work order"
+    return f"Prices of {one.as_of or 'no stated day'}, {place} ({one.digest[:19]}…)."
 
 
 _TOTALS: Final = (
