@@ -1,9 +1,9 @@
 """A stand-in for a chat model on the loopback: POST /v1/chat/completions, as OpenAI's interface has it.
 
-It does sums ("What is 17 × 24?"). The model `large` is right more often than `small`, and both are when they are told to
-show their steps, which takes more tokens. A reply ends at max_tokens with the finish reason "length". GET /counts says how
-many requests came in and how many were answered whole. With --cut-every N, each Nth answer breaks off in the middle, as
-networks do.
+It does sums ("What is 17 × 24?"). The model `large` is right more often than `small`, and both are when they are told
+to show their steps, which takes more tokens. A reply ends at max_tokens with the finish reason "length". GET /counts
+says how many requests came in and how many were answered whole. With --cut-every N, each Nth answer breaks off in the
+middle, as networks do.
 """
 
 import argparse
@@ -21,7 +21,7 @@ def words_of(model: str, system: str, question: str) -> list[str]:
     """The reply as tokens, each a word here."""
     found = QUESTION.search(question)
     if found is None:
-        return "I can only do sums.".split()
+        return ["I", "can", "only", "do", "sums."]
     one, sign, other = int(found[1]), found[2], int(found[3])
     if "steps" in system:
         return steps_of(one, sign, other).split()

@@ -146,3 +146,22 @@ def test_e02_chat_conversation_killed_in_its_second_turn_carries_the_first_and_a
     assert budget.settled == 3 * sum(USAGE.values())
     assert budget.held > 0
     check_invariants(site.ledger, seen)
+
+
+def test_e13_changed_prompt_of_a_grid_is_paid_for_in_its_own_variants_alone(site: Site, endpoint: Endpoint) -> None:
+    prompts = {"terse": {"system": "Be terse."}, "kind": {"system": "Be kind."}}
+    options: dict[str, Any] = {"grid": {"model": ["small", "large"], "prompt": prompts}, "budgets": {"dispatches": 20}}
+    cases = [{"id": name, "input": said(name)} for name in "ab"]
+    chat_order(site, endpoint, cases, **options)
+    assert site.run().ended() == 0
+    run = site.outcome().run_id
+
+    prompts["kind"] = {"system": "Be very kind."}
+    chat_order(site, endpoint, cases, **options)
+    assert site.start("fork", run, site.order_file, "--yes").ended() == 0
+    assert len(requests(endpoint)) == 8, "a fork asks nothing"
+    assert site.run().ended() == 0
+
+    assert len(requests(endpoint)) == 8 + 4, "two cases of two models, with the one prompt that was changed"
+    assert site.counts() == {"selected": 8}
+    check_invariants(site.ledger, requests(endpoint))
