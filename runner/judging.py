@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import inspect
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 
 from ..ledger.canonical import JsonValue, digest_of_value
 from ..ledger.records import JudgmentRow
@@ -61,10 +61,25 @@ async def ask(judge: Judge, observed: Observed, deadline_seconds: float) -> obje
                 said: object = judge.judge(observed)
             else:
                 said = await _in_thread(judge, observed)
-            return by_judge(await said) if inspect.isawaitable(said) else said
+            return await _awaited(said) if inspect.isawaitable(said) else said
     except TimeoutError:
         return NoVerdict(NoVerdictReason.TIMEOUT, f"no verdict within {deadline_seconds:g} s")
     except Exception as problem:  # noqa: BLE001 - whatever a judge raises is a reason, never the end of the run
+        return judge_error(problem)
+
+
+async def _awaited(said: Awaitable[object]) -> object:
+    """What an async judge says; it ends neither the loop nor the process, and cancels nobody but itself."""
+    try:
+        return by_judge(await said)
+    except asyncio.CancelledError as problem:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return judge_error(problem)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as problem:  # noqa: BLE001 - a SystemExit in a task would end the whole loop
         return judge_error(problem)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -330,6 +331,19 @@ def test_functions_are_asked_side_by_side_and_whatever_they_do_is_a_reason(ledge
     judge(ledger, run, Function(NoVerdict("out_of_budget", "mine")), new=True)
     rows = judgment_rows(ledger, "reason, explanation", evaluation=3)
     assert rows == [("abstained", "out_of_budget: mine")] * 2, "only the runner knows of budgets"
+
+
+@pytest.mark.parametrize("problem", [SystemExit(0), asyncio.CancelledError(), ValueError("no")])
+def test_an_async_judge_that_leaves_ends_neither_the_process_nor_the_evaluation(
+    ledger: Ledger, problem: BaseException
+) -> None:
+    @ts.judge
+    async def leaving(answer: str) -> bool:
+        raise problem
+
+    end = judge(ledger, a_run(ledger, cases=2), leaving)
+    assert (end.ended, end.stopped) == (True, None)
+    assert judgment_rows(ledger) == [(1, "no_verdict", None, "judge_error"), (2, "no_verdict", None, "judge_error")]
 
 
 def test_samples_of_a_function_are_asked_as_often(ledger: Ledger) -> None:
