@@ -11,6 +11,7 @@ from tallystick.ledger import attempts, run_ends, slot_reads
 from tallystick.ledger.canonical import digest_of_bytes
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.errors import TransitionRefused
+from tallystick.ledger.late import keep_late
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.records import DispatchFacts, DispatchKey, Waiting
 from tallystick.ledger.settlements import Decision, Settlement, settle_unknown
@@ -365,3 +366,28 @@ def test_what_was_told_before_an_answer_broke_off_is_charged_once_it_is_given_up
         settle(ledger, key, Decision.GIVE_UP)
     assert budget_row(ledger, run_key) == (0, settled, 0, unknown_uses)
     assert not check_ledger(ledger)
+
+
+@pytest.mark.parametrize("decision", [Decision.GIVE_UP, Decision.NOT_LANDED, Decision.LANDED])
+def test_an_answer_that_comes_after_a_settlement_is_not_charged_again(
+    decision: Decision, ledger: Ledger, run_key: int
+) -> None:
+    key = lose(ledger, run_key)
+    settle(ledger, key, decision)
+    before = everything(ledger)
+    late = answered(tokens_in=500, tokens_out=400)
+    digest = digest_of_bytes(b'"late"')
+    kept = ledger.write(lambda tx: keep_late(tx, key, late, answer='"late"', answer_digest=digest))
+    assert not kept
+    assert everything(ledger) == before
+
+
+def test_a_late_answer_settles_once_and_a_decision_after_it_is_refused(ledger: Ledger, run_key: int) -> None:
+    key = lose(ledger, run_key)
+    late = answered(tokens_in=3, tokens_out=4)
+    digest = digest_of_bytes(b'"late"')
+    assert ledger.write(lambda tx: keep_late(tx, key, late, answer='"late"', answer_digest=digest))
+    assert budget_row(ledger, run_key, 2)[:2] == (0, 7)
+    with pytest.raises(TransitionRefused, match="not unknown"):
+        settle(ledger, key, Decision.GIVE_UP)
+    assert budget_row(ledger, run_key, 2)[:2] == (0, 7)
