@@ -8,6 +8,9 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any
+
+import attrs
 
 from ..ledger.canonical import JsonValue, digest_of_value
 from ..ledger.records import JudgmentRow
@@ -22,15 +25,37 @@ __all__ = ["ask", "ask_now", "evidence_digest_of", "is_instant", "judge_all", "j
 async def judge_all(
     judges: Sequence[tuple[int, Judge]], observed: Observed, *, slot_no: int, attempt_no: int, deadline_seconds: float
 ) -> list[JudgmentRow]:
-    """One row a judge, each under its number; one that raises or takes too long gives no verdict."""
+    """One row a judge, each under its number; one that raises or takes too long gives no verdict.
+
+    Code of a user gets a copy each: what it changes in what it was given is seen by no other judge.
+    """
     evidence = evidence_digest_of(observed.evidence)
     return [
         judgment_row(
-            number, slot_no, attempt_no, await ask(judge, observed, deadline_seconds), judge.scale,
+            number, slot_no, attempt_no,
+            await ask(judge, observed if is_instant(judge) else _copy_of(observed), deadline_seconds), judge.scale,
             evidence_digest=evidence,
         )
         for number, judge in judges
     ]  # fmt: skip
+
+
+def _copy_of(observed: Observed) -> Observed:
+    case = observed.case
+    return attrs.evolve(
+        observed,
+        case=attrs.evolve(
+            case, input=_json_copy(case.input), expected=_json_copy(case.expected), metadata=_json_copy(case.metadata)
+        ),
+        answer=_json_copy(observed.answer),
+        evidence=_json_copy(observed.evidence),
+    )
+
+
+def _json_copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _json_copy(one) for name, one in value.items()}
+    return [_json_copy(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def evidence_digest_of(evidence: Mapping[str, JsonValue]) -> str | None:

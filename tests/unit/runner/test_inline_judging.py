@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 import tallystick as ts
@@ -20,6 +21,7 @@ from tallystick.runner.protocols import Dispatching, Outcome
 from tallystick.runner.results import NextMove, RunOutcome
 from tallystick.runner.sessions import find_or_create, run_session
 from tallystick.runner.stopping import StopSwitch
+from tallystick.runner.work_order import WorkOrder
 from tests.unit.runner.scripted import ANSWERED, Scripted, always, order_of
 from tests.unit.runner.scripted_judge import (
     PASSED,
@@ -54,6 +56,26 @@ def test_a_judge_that_calls_judges_what_the_run_observes_within_its_budgets(ledg
     with ledger.reading() as reader:
         assert reader.rows("SELECT held, settled FROM budgets ORDER BY budget_no") == [(0, 6), (0, 3)]
     assert check_ledger(ledger) == []
+
+
+def test_what_a_judge_changes_in_what_it_was_given_is_seen_by_no_other(ledger: Ledger) -> None:
+    @ts.judge
+    def changing(answer: dict[str, Any], metadata: dict[str, Any], evidence: dict[str, Any]) -> bool:
+        for given in (answer, answer["list"], metadata, evidence):
+            given.clear()
+        return True
+
+    @ts.judge
+    def looking(answer: dict[str, Any], metadata: dict[str, Any], evidence: dict[str, Any]) -> bool:
+        return bool(answer == {"list": [1]} and metadata and evidence)
+
+    given = attrs.evolve(ANSWERED, answer={"list": [1]}, evidence={"context": ["c"]})
+    order = WorkOrder(
+        "m", cases=[{"id": "a", "input": 1, "metadata": {"k": 1}}], variants={"default": Scripted(always(given))},
+        judges=[changing, looking],
+    )  # fmt: skip
+    asyncio.run(run_session(ledger, find_or_create(ledger, describe(order, ADAPTERS))))
+    assert [row[1:3] for row in judgment_rows(ledger, evaluation=1)] == [("judged", 1)] * 2
 
 
 def test_repeats_of_a_function_are_all_asked(ledger: Ledger) -> None:
