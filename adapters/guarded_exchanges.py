@@ -22,10 +22,20 @@ from ..ledger.canonical import JsonValue, canonical_text
 from ..ledger.errors import AttemptOver
 from ..ledger.states import DispatchState
 from ..runner.inner_protocols import InnerRequest, InnerSend, Replayed
-from ..runner.protocols import Outcome
+from ..runner.protocols import Outcome, Usage
 from .outcomes import one_line
-from .recorded_responses import BODY_BYTES_MAX, UsageReader, read_recorded, state_of_status, usage_of_body, written
+from .pricing import current_prices
+from .recorded_responses import (
+    BODY_BYTES_MAX,
+    UsageReader,
+    model_of_body,
+    read_recorded,
+    state_of_status,
+    usage_of_body,
+    written,
+)
 from .secrets import Redactor, environment_redactor
+from .usage_shapes import broken_off
 
 __all__ = ["Exchange", "keeping"]
 
@@ -94,12 +104,26 @@ class Exchange:
         if self.is_whole():
             return whole
         told = "the target closed the answer before its end"
-        return attrs.evolve(whole, state=DispatchState.UNKNOWN, reason="stream.left", message=told, raw_cut=True)
+        usage = self._usage_of(self._redactor.bytes(bytes(self.body)), response, is_whole=False)
+        return attrs.evolve(
+            whole, state=DispatchState.UNKNOWN, reason="stream.left", message=told, raw_cut=True, usage=usage
+        )
+
+    def _usage_of(self, body: bytes, response: Any, *, is_whole: bool) -> Usage | None:
+        """What was used, with its cost by the model that answered, or else by the one that was asked."""
+        content_type, prices = _last(response.headers.raw, b"content-type") or "", current_prices.get()
+        usage = usage_of_body(body, content_type, self._usage)
+        usage = usage if is_whole else broken_off(usage)
+        if prices is None or usage is None:
+            return usage
+        named = (model_of_body(body, content_type), model_of_body(self.request.content, ""))
+        known = (name for name in named if name in prices)
+        return prices.priced(usage, next(known, next(filter(None, named), None)))
 
     def outcome(self, response: Any) -> Outcome:
         """What became of a request whose whole answer is here."""
         status, headers = response.status_code, response.headers.raw
-        retry_after, content_type = _last(headers, b"retry-after"), _last(headers, b"content-type") or ""
+        retry_after = _last(headers, b"retry-after")
         state = state_of_status(status, retry_after)
         body = self._redactor.bytes(bytes(self.body))
         is_answered = state is DispatchState.ANSWERED
@@ -108,7 +132,7 @@ class Exchange:
             "" if is_answered else f"http.status.{status}",
             "" if is_answered else one_line(body[:400].decode("utf-8", "replace")),
             raw=written(status, headers, body), raw_cut=self.is_cut, status=status,
-            usage=usage_of_body(body, content_type, self._usage),
+            usage=self._usage_of(body, response, is_whole=True),
             retry_after_seconds=_seconds(retry_after) if state is DispatchState.REFUSED else None,
         )  # fmt: skip
 

@@ -166,6 +166,9 @@ class PriceTable:
         """The table that `read_prices` reads back, with the name of the file that it was read from."""
         return dict(self._document)
 
+    def __contains__(self, model: object) -> bool:
+        return model in self._by_name
+
     def models(self) -> list[str]:
         """All names that have prices, sorted."""
         return sorted(self._by_name)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Final
 
 import attrs
 
 from ..runner.protocols import Outcome
 from .prices import PriceTable
 
-__all__ = ["bounds_by_unit", "priced_outcome"]
+__all__ = ["bounds_by_unit", "current_prices", "priced_outcome"]
+
+current_prices: Final[ContextVar[PriceTable | None]] = ContextVar("tallystick_prices", default=None)
+"""By which the requests of a guarded target's own are priced, while it is called."""
 
 
 def priced_outcome(outcome: Outcome, prices: PriceTable | None, model: str | None) -> Outcome:

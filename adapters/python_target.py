@@ -39,6 +39,8 @@ from .client_parameters import client_parameter
 from .clients_around import clients_around, retries_of
 from .errors import CaseUnfit
 from .outcomes import NotJson, as_json, one_line
+from .prices import PriceTable
+from .pricing import current_prices
 from .python_outcomes import outcome_of_exception, outcome_of_value
 from .tables import Table, nearest, read_table
 
@@ -128,6 +130,7 @@ class PythonTarget:
         self.name = name or name_of(function)
         self.version = version
         self.key_valid_seconds = key_valid_seconds
+        self.prices: PriceTable | None = None
         self._place = place or self.name
         self.if_unknown = _known_policy(if_unknown, has_query=query is not None, place=self._place)
         self.arguments = _json_arguments(arguments or {}, self._place)
@@ -217,13 +220,18 @@ class PythonTarget:
     async def open(self) -> None:
         self.check()
 
+    def use_prices(self, prices: PriceTable) -> None:
+        """Price what a guarded target's own requests use, by the model that each is answered by."""
+        if self.is_guarded:
+            self.prices = prices
+
     async def dispatch(self, prepared: Prepared, dispatching: Dispatching) -> Outcome:
         case, more = _committed_case(prepared.payload)
         if self._client is not None:
             more = {**more, self._client.name: self._client.make()}
         dispatching.progress.bytes_sent = None
         dispatching.progress.wire_sends = 1
-        token = current_dispatch.set(dispatching)
+        token, priced = current_dispatch.set(dispatching), current_prices.set(self.prices)
         try:
             outcome = await self._calls.call(
                 functools.partial(self._work, case, more),
@@ -234,6 +242,7 @@ class PythonTarget:
             return _not_begun(str(fault), dispatching)
         finally:
             current_dispatch.reset(token)
+            current_prices.reset(priced)
         return _overdue(dispatching.deadline_seconds) if outcome is None else outcome
 
     async def _call_async(self, case: Case, more: Mapping[str, Any]) -> Outcome:

@@ -14,11 +14,19 @@ import attrs
 
 from ..ledger.canonical import JsonValue
 from ..ledger.states import DispatchState
-from ..runner.protocols import MISSING, Usage
-from .usage import usage_of_counts
-from .usage_shapes import usage_of_mapping
+from ..runner.protocols import MISSING, Missing, Usage
+from .usage_shapes import later_usage, normalise, usage_object, usage_of_mapping
 
-__all__ = ["BODY_BYTES_MAX", "Recorded", "UsageReader", "read_recorded", "state_of_status", "usage_of_body", "written"]
+__all__ = [
+    "BODY_BYTES_MAX",
+    "Recorded",
+    "UsageReader",
+    "model_of_body",
+    "read_recorded",
+    "state_of_status",
+    "usage_of_body",
+    "written",
+]
 
 BODY_BYTES_MAX: Final = 64 << 20
 """The most that is kept of one answer: more is passed on, and cannot be replayed."""
@@ -31,8 +39,6 @@ _KEPT: Final = frozenset(
     {b"content-type", b"content-encoding", b"retry-after", b"location", b"x-request-id", b"request-id"}
 )
 _END_OF_HEAD: Final = b"\r\n\r\n"
-_IN: Final = ("input_tokens", "prompt_tokens")
-_OUT: Final = ("output_tokens", "completion_tokens")
 
 
 @attrs.frozen
@@ -80,13 +86,22 @@ def usage_of_body(body: bytes, content_type: str, reader: UsageReader | None) ->
         documents = [document] if (document := _json(body)) is not None else []
     if reader is not None:
         return _read_by(reader, documents)
-    found: dict[str, JsonValue] = {}
+    found: JsonValue | Missing = MISSING
     for document in documents:
-        found.update(_usage_in(document))
-    if not found:
-        return None
-    counts = {"tokens_in": _first(found, _IN), "tokens_out": _first(found, _OUT)}
-    return usage_of_counts(counts, raw=found)
+        told = usage_object(document)
+        found = later_usage(found, told if isinstance(told, Mapping) else MISSING)
+    return normalise(found)
+
+
+def model_of_body(body: bytes, content_type: str) -> str | None:
+    """The model that says of itself that it answered; None where none does."""
+    documents = _events(body) if "event-stream" in content_type else [_json(body)]
+    for document in documents:
+        if isinstance(document, Mapping):
+            for holder in (document, document.get("message"), document.get("response")):
+                if isinstance(holder, Mapping) and isinstance(model := holder.get("model"), str):
+                    return model
+    return None
 
 
 def _read_by(reader: UsageReader, documents: list[Any]) -> Usage | None:
@@ -94,20 +109,6 @@ def _read_by(reader: UsageReader, documents: list[Any]) -> Usage | None:
         return usage_of_mapping(reader(documents[-1])) if documents else None
     except Exception as fault:  # noqa: BLE001 - the answer is paid for, and is kept whatever its reader makes of it
         return Usage(problems=(f"the usage reader raised {type(fault).__name__}: {fault}",))
-
-
-def _usage_in(document: Any) -> dict[str, JsonValue]:
-    if not isinstance(document, dict):
-        return {}
-    nested = [document.get(name) for name in ("message", "response")]
-    for holder in (document, *nested):
-        if isinstance(holder, dict) and isinstance(usage := holder.get("usage"), dict):
-            return usage
-    return {}
-
-
-def _first(found: Mapping[str, JsonValue], names: tuple[str, ...]) -> Any:
-    return next((found[name] for name in names if name in found), MISSING)
 
 
 def _events(body: bytes) -> list[Any]:

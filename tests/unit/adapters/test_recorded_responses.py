@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.adapters.recorded_responses import read_recorded, state_of_status, usage_of_body, written
+from tallystick.adapters.recorded_responses import model_of_body, read_recorded, state_of_status, usage_of_body, written
 from tallystick.ledger.states import DispatchState
 
 
@@ -37,6 +37,26 @@ def test_usage_of_an_event_stream_is_what_its_last_events_say() -> None:
     found = usage_of_body(body, "text/event-stream", None)
     assert found is not None
     assert (found.tokens_in, found.tokens_out) == (9, 5)
+
+
+def test_tokens_of_a_cache_count_as_what_went_in() -> None:
+    told = {"input_tokens": 9, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 1, "output_tokens": 5}
+    found = usage_of_body(json.dumps({"usage": told}).encode(), "application/json", None)
+    assert found is not None
+    assert (found.tokens_in, found.tokens_out) == (100, 5)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "model"),
+    [
+        (b'{"model": "m-1"}', "application/json", "m-1"),
+        (b'data: {"x": 1}\n\ndata: {"message": {"model": "m-2"}}\n\n', "text/event-stream", "m-2"),
+        (b'{"model": 5}', "application/json", None),
+        (b"no JSON", "text/plain", None),
+    ],
+)
+def test_the_model_that_answered_is_told_by_the_answer(body: bytes, kind: str, model: str | None) -> None:
+    assert model_of_body(body, kind) == model
 
 
 def test_a_usage_reader_that_raises_loses_no_answer() -> None:
