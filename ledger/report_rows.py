@@ -1,15 +1,15 @@
 """Every planned observation of a run as it stood at an event, one by one, in the order of their numbers.
 
-Five queries are read side by side, each ordered by slot, so that memory does not grow with the run. What may have
-changed since the event comes from the run's history, everything else from rows that are never changed.
+A part of the slots at a time, so that memory does not grow with the run; answers and evidence, which may be large, one
+row after another. What may have changed since the event comes from the run's history, everything else from rows that
+are never changed. The classes of rows are named tuples: a report of a large run makes millions, and a frozen class of
+attrs takes five times as long to make.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final
-
-import attrs
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from .artifacts import ANSWER, text_of
 from .history import RunHistory
@@ -45,7 +45,7 @@ _OBSERVED: Final = (
 _ATTEMPTS: Final = f"SELECT {_TRIED} {ANSWER}, o.evidence, o.flags, o.source{_OBSERVED}"
 # Figures need to know that there is an answer, and not which: reading them all takes most of the time of a large run.
 _ATTEMPTS_ALONE: Final = (
-    f"SELECT {_TRIED} iif(o.answer_digest IS NULL, NULL, 'null'), '{{}}', '[]', o.source{_OBSERVED}"
+    f"SELECT {_TRIED} iif(o.answer_digest IS NULL, NULL, 'null'), '{{}}', o.flags, o.source{_OBSERVED}"
 )
 _DISPATCHES: Final = (
     "SELECT c.slot_no, c.attempt_no, c.call_id, d.dispatch_no, d.state, d.intended_us, d.ended_us, d.duration_us,"
@@ -58,7 +58,7 @@ _DISPATCHES: Final = (
 _CARRIED: Final = (
     "SELECT t.slot_no, t.attempt_no, o.call_id, o.dispatch_no FROM turns t JOIN turns o ON o.run_key = t.run_key"
     " AND o.slot_no = t.slot_no AND o.attempt_no = t.carried_from AND o.session_no = t.session_no AND o.turn = t.turn"
-    " WHERE t.run_key = ? AND t.source = 'carried' ORDER BY t.slot_no, t.attempt_no, t.turn"
+    " WHERE t.run_key = ? AND t.slot_no > ? AND t.slot_no <= ? AND t.source = 'carried'"
 )
 _GIVEN: Final = (JudgmentState.JUDGED, JudgmentState.NO_VERDICT)
 # By each judge, as the key of judgments begins: without it every part would go through all of them.
@@ -70,8 +70,7 @@ _JUDGMENTS: Final = (
 )
 
 
-@attrs.frozen
-class ObservationRow:
+class ObservationRow(NamedTuple):
     """What an attempt observed; ``answer`` is its canonical JSON text."""
 
     call_id: str | None
@@ -82,8 +81,7 @@ class ObservationRow:
     source: str
 
 
-@attrs.frozen
-class AttemptRow:
+class AttemptRow(NamedTuple):
     """One attempt as it stood. ``reused_from`` names the attempt of another run that this is in a fork."""
 
     attempt_no: int
@@ -97,8 +95,7 @@ class AttemptRow:
     reused_from: str | None = None
 
 
-@attrs.frozen
-class DispatchRow:
+class DispatchRow(NamedTuple):
     """One send as it stood; of an unknown one only what was known when it was lost.
 
     ``classes`` is JSON text of its tokens by class, None where they were not told apart.
@@ -123,8 +120,7 @@ class DispatchRow:
     classes: str | None = None
 
 
-@attrs.frozen
-class GivenJudgment:
+class GivenJudgment(NamedTuple):
     """A verdict (``passed``, ``score`` as decimal text, or both), or the ``reason`` why there is none."""
 
     judge_no: int
@@ -136,8 +132,7 @@ class GivenJudgment:
     reused: bool
 
 
-@attrs.frozen
-class SlotRow:
+class SlotRow(NamedTuple):
     """One planned observation; ``judgments`` are those of its selected attempt. ``attempts`` are in their order.
 
     ``carried`` names the sends of earlier attempts whose answers the newest one has taken over, as turns.
@@ -170,16 +165,14 @@ class SlotRow:
         return self.attempts[-1] if self.attempts else None
 
 
-@attrs.frozen
-class CaseRow:
+class CaseRow(NamedTuple):
     """What was asked and what is expected, as canonical JSON texts."""
 
     input: str
     expected: str | None
 
 
-@attrs.frozen
-class SettlementRow:
+class SettlementRow(NamedTuple):
     """Who decided on an unknown outcome."""
 
     attempt_no: int
@@ -189,7 +182,7 @@ class SettlementRow:
     made_us: int
 
 
-def _by_slot(rows: Iterator[Any]) -> Callable[[int], list[Any]]:
+def _by_slot(rows: Iterator[Any]) -> Callable[[int], Sequence[Any]]:
     """A function that takes the rows of an ordered query slot by slot; what was passed over is gone."""
     ahead: Any = next(rows, None)
 
@@ -203,6 +196,17 @@ def _by_slot(rows: Iterator[Any]) -> Callable[[int], list[Any]]:
         return found
 
     return take
+
+
+def _at_once(rows: Iterable[Any]) -> Callable[[int], Sequence[Any]]:
+    """A function that gives the rows of a query slot by slot, which are read at once."""
+    found: dict[int, list[Any]] = {}
+    for row in rows:
+        if row[0] in found:
+            found[row[0]].append(row)
+        else:
+            found[row[0]] = [row]
+    return lambda slot_no: found.get(slot_no, ())
 
 
 def slot_rows(
@@ -223,19 +227,21 @@ def _part(
     reader: Reader, history: RunHistory, part: tuple[int, int], evaluation_no: int, *, with_texts: bool
 ) -> Iterator[SlotRow]:
     which = (history.run_key, *part)
-    attempts = _by_slot(reader.each(_ATTEMPTS if with_texts else _ATTEMPTS_ALONE, which))
-    dispatches = _by_slot(reader.each(_DISPATCHES, which))
-    judgments = _by_slot(reader.each(_JUDGMENTS, (*which, evaluation_no)))
+    attempts = _by_slot(reader.each(_ATTEMPTS, which)) if with_texts else _at_once(reader.rows(_ATTEMPTS_ALONE, which))
+    dispatches = _at_once(reader.rows(_DISPATCHES, which))
+    judgments = _at_once(reader.rows(_JUDGMENTS, (*which, evaluation_no)))
+    carried = _at_once(reader.rows(_CARRIED, which))
     later, tries = history.later_dispatches, history.attempts
     for slot_no, variant_no, repetition, case_no, case_id, digest, metadata in reader.rows(_SLOTS, which):
         newest, selected_at = tries[slot_no], history.selected_at[slot_no]
-        tried = [_attempt(reader, history, row) for row in attempts(slot_no) if row[1] <= newest]
         sent = [_dispatch(history, row) for row in dispatches(slot_no) if not later or (row[2], row[3]) not in later]
-        given = [_judgment(history, evaluation_no, row) for row in judgments(slot_no) if row[2] == newest]
+        given = (_judgment(history, evaluation_no, row) for row in judgments(slot_no) if row[2] == newest)
         yield SlotRow(
             slot_no, variant_no, repetition, case_no, case_id, digest, metadata, history.state_of(slot_no).value,
-            history.reasons.get(slot_no), selected_at, tuple(tried), tuple(sent),
-            tuple(one for one in given if one is not None) if selected_at else (),
+            history.reasons.get(slot_no), selected_at,
+            tuple([_attempt(reader, history, row) for row in attempts(slot_no) if row[1] <= newest]), tuple(sent),
+            tuple([one for one in given if one is not None]) if selected_at else (),
+            frozenset([(row[2], row[3]) for row in carried(slot_no) if row[1] == newest]),
         )  # fmt: skip
 
 
@@ -264,7 +270,7 @@ def _attempt(reader: Reader, history: RunHistory, row: Any) -> AttemptRow:
 def _dispatch(history: RunHistory, row: Any) -> DispatchRow:
     open_one = history.open_dispatches.get((row[2], row[3]))
     if open_one is None:
-        return DispatchRow(*row[1:])
+        return DispatchRow._make(row[1:])
     _, attempt_no, call_id, dispatch_no, _, intended, *_, replay, _ = row
     return DispatchRow(
         attempt_no, call_id, dispatch_no, open_one.state, intended, open_one.ended_us, open_one.duration_us,

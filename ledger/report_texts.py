@@ -10,11 +10,13 @@ from .turns import TurnRow, sessions_of
 __all__ = ["case_texts", "has_turns", "settlements_at", "turns_at"]
 
 
-def case_texts(reader: Reader, run_key: int, case_no: int) -> CaseRow:
-    """The case's input and what is expected."""
-    found, expected = reader.row("SELECT input, expected FROM cases WHERE run_key = ? AND case_no = ?",
-                                 (run_key, case_no))  # fmt: skip
-    return CaseRow(found, expected)
+def case_texts(reader: Reader, run_key: int, case_no: int, *, count: int) -> dict[int, CaseRow]:
+    """The inputs of that case and of those after it, and what is expected, by number."""
+    rows = reader.rows(
+        "SELECT case_no, input, expected FROM cases WHERE run_key = ? AND case_no >= ? AND case_no < ?",
+        (run_key, case_no, case_no + count),
+    )
+    return {number: CaseRow(asked, expected) for number, asked, expected in rows}
 
 
 def settlements_at(reader: Reader, history: RunHistory) -> dict[int, list[SettlementRow]]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Final
 
 import attrs
 
-from ..ledger.report_rows import AttemptRow, DispatchRow, SettlementRow
+from ..ledger.report_rows import AttemptRow, CaseRow, DispatchRow, SettlementRow
 from ..ledger.report_texts import case_texts, has_turns, settlements_at, turns_at
 from ..ledger.turns import TurnRow
 from .report_document import SlotLine
 from .report_reading import Report
 
 __all__ = ["SlotDetails", "slot_details"]
+
+_CASES_AT_ONCE: Final = 100
 
 
 @attrs.frozen
@@ -41,12 +43,12 @@ def slot_details(report: Report) -> Iterator[SlotDetails]:
     """Every planned observation of the slice, in the order of the plan."""
     source = report.source
     settled, talks = settlements_at(source.reader, source.history), has_turns(source.reader, source.history)
-    known: tuple[int, Any] = (0, None)
+    texts: dict[int, CaseRow] = {}
     for row, metadata in source.rows():
-        if known[0] != row.case_no:
-            known = row.case_no, case_texts(source.reader, source.history.run_key, row.case_no)
+        if row.case_no not in texts:
+            texts = case_texts(source.reader, source.history.run_key, row.case_no, count=_CASES_AT_ONCE)
         turns = turns_at(source.reader, source.history, row.slot_no) if talks else {}
-        line, case = source.line(row, metadata), known[1]
+        line, case = source.line(row, metadata), texts[row.case_no]
         yield SlotDetails(
             line, row.case_no, case.input, case.expected, row.attempts, row.dispatches,
             tuple(settled.get(row.slot_no, ())), turns,

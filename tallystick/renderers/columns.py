@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
@@ -31,6 +32,8 @@ _OWN = (
     "tokens_out",
     "cost_usd",
 )
+_own_of = attrgetter(*_OWN)
+_FLAGS = _OWN.index("flags")
 _OF_JUDGE = ("passed", "score", "no_verdict", "explanation")
 
 
@@ -47,17 +50,21 @@ def row_of(summary: RunReport, slot: SlotLine) -> list[Any]:
     ``passed`` of a judge that was asked for several samples is the share of its verdicts that passed.
     """
     judges = [] if summary.evaluation is None else summary.evaluation.judges
-    row: list[Any] = [getattr(slot, name) for name in _OWN]
-    row[_OWN.index("flags")] = " ".join(slot.flags)
+    row = list(_own_of(slot))
+    row[_FLAGS] = " ".join(slot.flags)
     for name in judges:
         row += _said([one for one in slot.verdicts if one.judge == name])
-    return [*row, *(slot.metadata.get(key) for key in summary.metadata_keys)]
+    row += map(slot.metadata.get, summary.metadata_keys)
+    return row
 
 
 def _said(verdicts: list[VerdictLine]) -> list[Any]:
+    if len(verdicts) == 1:
+        (one,) = verdicts
+        return [one.passed, one.score, one.reason, one.explanation or None]
     passed = [one.passed for one in verdicts if one.passed is not None]
     scores = [one.score for one in verdicts if one.score is not None]
-    share = None if not passed else passed[0] if len(verdicts) == 1 else sum(passed) / len(passed)
+    share = sum(passed) / len(passed) if passed else None
     reasons = " ".join(sorted({one.reason for one in verdicts if one.reason is not None}))
     said = " / ".join(one.explanation for one in verdicts if one.explanation)
     return [share, fmean(scores) if scores else None, reasons or None, said or None]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import Final
+from xml.sax.saxutils import escape
 
 from ..ledger.states import SlotState
 from ..runner.report_document import RunReport, SlotLine
@@ -26,8 +28,9 @@ def junit_report(report: Report) -> Iterator[str]:
     counts = {name: Counter[str]() for name in names}
     seconds = dict.fromkeys(names, 0.0)
     cases: dict[str, list[str]] = {name: [] for name in names}
+    ignored = {score.judge for score in report.summary.scores if not score.counts}
     for slot in report.slots():
-        outcome = outcome_of(report.summary, slot)
+        outcome = _outcome(report.summary, slot, ignored)
         counts[slot.variant][outcome[0]] += 1
         seconds[slot.variant] += slot.seconds or 0.0
         cases[slot.variant].append(_case(slot, *outcome))
@@ -43,11 +46,14 @@ def junit_report(report: Report) -> Iterator[str]:
 
 def outcome_of(summary: RunReport, slot: SlotLine) -> tuple[str, str, str]:
     """``passed``, ``failure``, ``error`` or ``skipped``, with a type and a message."""
+    return _outcome(summary, slot, {score.judge for score in summary.scores if not score.counts})
+
+
+def _outcome(summary: RunReport, slot: SlotLine, ignored: AbstractSet[str]) -> tuple[str, str, str]:
     if slot.state == SlotState.CANCELLED:
         return "skipped", slot.state, slot.reason or ""
     if slot.state != SlotState.SELECTED:
         return "error", slot.state, " ".join(part for part in (slot.reason, slot.message) if part)
-    ignored = {score.judge for score in summary.scores if not score.counts}
     counted = [one for one in slot.verdicts if one.judge not in ignored]
     for one in counted:
         if one.passed is False:
@@ -83,5 +89,5 @@ def _attributes(name: str, counts: Counter[str], seconds: float) -> str:
 
 def _quoted(text: str) -> str:
     """An attribute's value in quotes, on one line."""
-    shown = xml_text(" ".join(plain(text[:_TEXT_MAX]).split()))
+    shown = escape(" ".join(plain(text[:_TEXT_MAX]).split()))
     return '"' + shown.replace('"', "&quot;") + '"'

@@ -29,12 +29,10 @@ def csv_cell(value: Any) -> Any:
     >>> csv_cell("=1+1"), csv_cell(-1), csv_cell(None)
     ("'=1+1", -1, '')
     """
-    if value is None:
-        return ""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, int | float):
-        return value
+    if value is None or isinstance(value, int | float):
+        return "" if value is None else value
     text = plain(value)
     return f"'{text}" if text.lstrip(" ").startswith(_FORMULA) else text
 
