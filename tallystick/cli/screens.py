@@ -78,8 +78,8 @@ def show_preflight(screen: Screen, found: Preflight) -> None:
             )
         elif line.kind == "hard" and line.least is not None and Decimal(str(line.least)) > Decimal(str(line.limit)):
             screen.line(
-                f"the budget of {line.unit} is less than the plan needs with its judges' calls: what they are not asked"
-                " is out_of_budget",
+                f"the budget of {line.unit}{'' if line.scope == 'run' else f' of {line.scope} {line.name}'} is less than"
+                " the plan needs with its judges' calls: what they are not asked is out_of_budget",
                 tone=Tone.WARNING,
             )
 
