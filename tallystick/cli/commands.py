@@ -38,6 +38,29 @@ def cli() -> None:
     """Run evaluations that cost money around a durable ledger: no answer is lost, and no outcome is guessed."""
 
 
+@cli.command(short_help="Begin a small project that runs at once.")
+@click.argument("folder", required=False, default=".", type=click.Path(path_type=Path))
+@click.option(
+    "--target",
+    type=click.Choice(("python", "http", "chat", "process")),
+    default="python",
+    show_default=True,
+    help="What is to be evaluated: a function, a service, a chat model or a program.",
+)
+@click.option("--url", metavar="URL", help="The service's or model's own address, instead of a stand-in beside it.")
+@json_output
+@common
+@click.pass_obj
+def init(settings: Settings, folder: Path, *, target: str, url: str | None) -> int:
+    """Write a work order, cases, a target and a README into FOLDER, which is empty or not there yet.
+
+    What stands there runs at once; replace one thing after the other by your own.
+    """
+    from .starting import start_project
+
+    return start_project(settings, folder, target=target, url=url)
+
+
 @cli.command(short_help="Execute the work order in a file.")
 @click.argument("order", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Check everything and show what would be done; call nothing.")

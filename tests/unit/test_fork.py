@@ -305,7 +305,7 @@ def test_reused_conversations_are_whole_and_an_unknown_turn_begins_its_case_anew
             raise ts.OutcomeUnknown("the line went dead")
         return f"{turn.message}!"
 
-    rows = [{"id": name, "input": {"turns": ["x", "y", "z"]}} for name in "ab"]
+    rows: list[dict[str, Any]] = [{"id": name, "input": {"turns": ["x", "y", "z"]}} for name in "ab"]
     talking = ts.WorkOrder("talks", cases=rows, target=talk, conversation={"turns": "$.turns"})
     first = ts.run(talking, ledger=path)
     made = ts.fork(first.run_id, ledger=path, targets={"default": talk})

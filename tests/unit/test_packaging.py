@@ -170,6 +170,8 @@ def test_wheel_holds_every_module_and_nothing_else(wheel: zipfile.ZipFile) -> No
 def test_wheel_is_marked_as_typed_and_carries_its_licence(wheel: zipfile.ZipFile) -> None:
     names = wheel.namelist()
     assert "tallystick/py.typed" in names
+    projects = {str(path.relative_to(ROOT)) for path in (ROOT / "tallystick/cli/projects").rglob("*.*")}
+    assert {name for name in names if "/projects/" in name} == projects
     assert any(PurePosixPath(name).name == "LICENSE" for name in names)
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"tallystick"}
 
