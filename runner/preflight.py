@@ -12,6 +12,7 @@ from .case_selection import ChosenCases
 from .descriptions import Description
 from .device_outlooks import DeviceOutlook
 from .judge_protocols import is_calling
+from .protocols import Target
 from .report_models import Amount, PricesLine
 from .told_outlooks import told_of, told_sums
 from .work_order_judges import settings_of_judges
@@ -32,13 +33,17 @@ class _Part(BaseModel):
 
 
 class VariantOutlook(_Part):
-    """``guarded``: it makes requests of its own, each a call. ``client_retries``: those known of client libraries."""
+    """``guarded``: it makes requests of its own, each a call. ``client_retries``: those known of client libraries.
+
+    ``package`` is the name and version of the package that its adapter comes from, null for one of ours.
+    """
 
     name: str
     kind: str
     if_unknown: str
     guarded: bool = False
     client_retries: dict[str, int] = {}
+    package: str | None = None
 
 
 class BudgetOutlook(_Part):
@@ -139,7 +144,7 @@ def preflight_of(
             VariantOutlook(
                 name=name, kind=target.kind, if_unknown=target.if_unknown.value,
                 guarded=bool(getattr(target, "is_guarded", False)),
-                client_retries=dict(getattr(target, "client_retries", dict)()),
+                client_retries=dict(getattr(target, "client_retries", dict)()), package=_package(target),
             )
             for name, target in description.targets.items()
         ],
@@ -152,6 +157,11 @@ def preflight_of(
         cases_digest=description.cases_digest, identity_digest=description.digest, earlier=earlier,
         devices=list(devices), conversation=_conversation(description), chosen=_chosen(description),
     )  # fmt: skip
+
+
+def _package(target: Target) -> str | None:
+    found = target.identity().get("adapter_package")
+    return f"{found['name']} {found['version']}" if isinstance(found, Mapping) else None
 
 
 def _chosen(description: Description) -> ChoiceOutlook | None:

@@ -86,7 +86,8 @@ def show_preflight(screen: Screen, found: Preflight) -> None:
 
 def _side(found: Preflight, side: VariantOutlook) -> str:
     """A variant, and where client libraries retry inside of our own attempts: the layers multiply."""
-    told = f"{side.kind}; {in_words(side.if_unknown)}"
+    whose = "" if side.package is None else f" of {side.package}"
+    told = f"{side.kind}{whose}; {in_words(side.if_unknown)}"
     if side.guarded:
         told += "; each of its own requests is a call, however many it makes"
     for name, retries in side.client_retries.items():

@@ -74,6 +74,8 @@ def test_the_example_package_is_installed_listed_and_used_and_its_version_is_par
     refused = site.tallystick("resume", status=4)
     assert 'variants.default.target.adapter_package.version: "1.0.0" -> "1.1.0"' in refused["what"]
 
+    outlook = site.tallystick("run", "order.toml", "--dry-run", "--new")
+    assert outlook["variants"][0]["package"] == "tallystick-glossary 1.1.0"
     after = site.tallystick("run", "order.toml", "--new", status=3)
     assert after["population"]["selected"] == 2
     assert (after["run"] != before["run"], after["totals"]["dispatches"]) == (True, 3)

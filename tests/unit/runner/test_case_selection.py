@@ -159,6 +159,14 @@ def test_a_wrong_choice_is_refused_by_its_key(options: dict[str, Any], fault: st
     assert told(population(6), WorkOrderInvalid, **options).startswith(fault)
 
 
+def test_counts_are_those_of_the_last_time_through() -> None:
+    source = cases(population(30), where={"lang": "de"}, sample=4)
+    assert isinstance(source, ChosenCases)
+    for _ in range(2):
+        assert survey(source).count == source.counts.chosen == 4
+        assert source.counts.population == 30
+
+
 def test_a_fault_in_a_case_that_is_not_asked_is_told_all_the_same() -> None:
     rows = [*population(5), {"id": "c0", "input": 1}]
     assert told(rows, where={"lang": "de"}).startswith('case 6: the id "c0" stands in case 1 already')
