@@ -12,6 +12,7 @@ from .states import SlotState
 __all__ = [
     "InFlight",
     "TroubledSlot",
+    "flag_counts",
     "held_by_unknown",
     "in_flight_slots",
     "troubled_slots",
@@ -50,6 +51,18 @@ def troubled_slots(reader: Reader, run_key: int, *, limit: int) -> list[Troubled
             (run_key, *_TROUBLED, limit),
         )
     ]
+
+
+def flag_counts(reader: Reader, run_key: int) -> list[tuple[str, str, int]]:
+    """How many selected answers of each variant have each list of flags (canonical JSON text) that is not empty."""
+    return reader.rows(
+        "SELECT v.name, o.flags, count(*) FROM slots s JOIN observations o ON o.run_key = s.run_key"
+        " AND o.slot_no = s.slot_no AND o.attempt_no = s.selected_attempt"
+        " JOIN variants v ON v.run_key = s.run_key AND v.variant_no = s.variant_no"
+        " WHERE s.run_key = ? AND s.state = 'selected' AND o.flags <> '[]'"
+        " GROUP BY s.variant_no, o.flags ORDER BY s.variant_no, o.flags",
+        (run_key,),
+    )
 
 
 def unknown_reasons(reader: Reader, run_key: int) -> dict[str, int]:

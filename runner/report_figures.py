@@ -17,7 +17,7 @@ from ..ledger.verdicts import reason_without_observation
 from .agreement import Agreement, agreement_of
 from .report_document import ScoreInterval
 from .report_models import Population
-from .report_slots import seconds_of, useful_dispatches
+from .report_slots import flags_of, seconds_of, useful_dispatches
 from .statistics_rates import effective_size, wilson
 from .statistics_samples import mean_interval
 
@@ -150,6 +150,7 @@ class VariantFigures:
     """One variant: where its slots stand, how long its observations took, what each judge said."""
 
     states: Counter[str] = attrs.field(factory=Counter)
+    flags: Counter[str] = attrs.field(factory=Counter)
     seconds: array[float] = attrs.field(factory=lambda: array("d"))
     silent: int = 0
     judges: dict[int, JudgeTally] = attrs.field(factory=dict)
@@ -178,6 +179,8 @@ class Figures:
         figures.states[row.state] += 1
         self.spent.add(row)
         if row.selected_at:
+            if (newest := row.newest) is not None and newest.observation is not None:
+                figures.flags.update(flags_of(newest.observation.flags))
             seconds = seconds_of(row)
             if seconds is not None:
                 figures.seconds.append(seconds)

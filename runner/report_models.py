@@ -134,6 +134,14 @@ class PricesLine(Part):
     digest: str
 
 
+class FlagLine(Part):
+    """How many of a variant's selected answers have a flag, such as ``truncated``."""
+
+    variant: str
+    flag: str
+    count: int
+
+
 class VariantLine(Part):
     name: str
     if_unknown: str
@@ -150,8 +158,8 @@ class ForkOrigin(Part):
 class RunStanding(Part):
     """How a run stands. ``next`` is what helps, ``command`` the command that does it, empty where none is needed.
 
-    ``totals`` and ``scores`` are null in the status of a large run, which must not wait for counting; ``judge_totals``
-    also where judges sent nothing.
+    ``totals``, ``flags`` and ``scores`` are null in the status of a large run, which must not wait for counting;
+    ``judge_totals`` also where judges sent nothing.
     """
 
     format: str
@@ -176,6 +184,7 @@ class RunStanding(Part):
     judge_totals: TotalsPart | None
     variants: list[VariantLine]
     prices: list[PricesLine] = []
+    flags: list[FlagLine] | None = None
     scores: Sequence[ScoreLine] | None
     forked_from: ForkOrigin | None = None
 

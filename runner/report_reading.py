@@ -36,7 +36,7 @@ from .report_document import (
     VariantPopulation,
 )
 from .report_figures import Figures, JudgePart, population_of_counts
-from .report_models import ReasonLine
+from .report_models import FlagLine, ReasonLine
 from .report_options import ReportOptions
 from .report_points import open_points
 from .report_slots import metadata_of, slot_line
@@ -224,6 +224,11 @@ def _summary(source: ReportSource, ledger: str, ledger_option: str) -> RunReport
             for number, one in figures.variants.items()
         ],
         scores=scores, agreements=[agreement_line(one) for one in figures.agreements()],
+        flags=[
+            FlagLine(variant=source.variants[number], flag=flag, count=count)
+            for number, one in figures.variants.items()
+            for flag, count in sorted(one.flags.items())
+        ],
         totals=totals_part(figures.spent), judge_totals=judge_totals(source.reader, history),
         durations=[
             duration_line(source.variants[number], one.seconds, one.silent)

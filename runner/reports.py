@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from .report_models import (
     Amount,
     BudgetLine,
     Executing,
+    FlagLine,
     ForkOrigin,
     PassedOverLine,
     Population,
@@ -41,6 +43,7 @@ from .report_models import (
     UnknownPart,
     VariantLine,
 )
+from .report_slots import flags_of
 from .results import NextMove, RunOutcome, exit_status_of, next_move
 
 __all__ = [
@@ -221,7 +224,6 @@ def _standing(
             for state, reason, count in run_reads.slot_reasons(reader, run.run_key)
         ],
         "unknown": UnknownPart(count=sum(unknown.values()), reasons=unknown),
-        "prices": price_lines(reader, run),
         "budgets": _budgets(reader, run),
         "totals": _totals(totals_of(reader, run.run_key)) if is_counted else None,
         "judge_totals": _totals(judge_totals_of(reader, run.run_key)) if is_counted else None,
@@ -230,7 +232,22 @@ def _standing(
         ],
         "scores": _scores(reader, run) if is_counted else None,
         "forked_from": fork_origin(reader, run),
+        "prices": price_lines(reader, run),
+        "flags": _flags(reader, run) if is_counted else None,
     }
+
+
+def _flags(reader: Reader, run: RunRow) -> list[FlagLine]:
+    found: dict[str, Counter[str]] = {}
+    for variant, text, count in report_reads.flag_counts(reader, run.run_key):
+        of_variant = found.setdefault(variant, Counter())
+        for flag in flags_of(text):
+            of_variant[flag] += count
+    return [
+        FlagLine(variant=variant, flag=flag, count=count)
+        for variant, counts in found.items()
+        for flag, count in sorted(counts.items())
+    ]
 
 
 def fork_origin(reader: Reader, run: RunRow) -> ForkOrigin | None:

@@ -159,7 +159,7 @@ class BudgetTable(Table):
     bound_per_dispatch: Any = _key(
         None,
         KeyClass.LIMIT,
-        "The most that one dispatch can use. A hard budget needs it, save of `dispatches`, and where its targets tell it.",
+        "The most that one dispatch can use. A hard budget needs it, save of `dispatches` or where targets tell it.",
         form="amount",
     )
     per: Literal["run", "role", "variant"] = _key(

@@ -10,7 +10,17 @@ from ..runner.device_outlooks import DeviceOutlook, DeviceUse, device_outlooks
 from ..runner.report_models import BudgetLine, PricesLine, RunEnd, RunStanding, RunStatus, TotalsPart
 from ..runner.results import NextMove
 from .screen import Screen, Tone
-from .words import budget_name, command_words, duration, in_words, joined, money_or_count, people_line, plural
+from .words import (
+    budget_name,
+    command_words,
+    duration,
+    flag_words,
+    in_words,
+    joined,
+    money_or_count,
+    people_line,
+    plural,
+)
 
 if TYPE_CHECKING:
     from ..ledger.coordinators import Coordinator
@@ -281,6 +291,8 @@ def totals_rows(found: RunStanding) -> list[tuple[str, str]]:
     if found.judge_totals is not None:
         rows.append(("judges", _judges_calls(found.judge_totals)))
     rows += [("prices", price_words(one)) for one in found.prices]
+    if found.flags:
+        rows.append(("flags", f"{flag_words(found.flags)} of the selected answers"))
     if found.unknown.count:
         why = joined(f"{count} {reason}" for reason, count in found.unknown.reasons.items())
         rows.append(("unknown", f"{plural(found.unknown.count, 'outcome')}: {why}"))

@@ -11,6 +11,7 @@ from .safe_text import markdown_text
 from .words import (
     agreement_cells,
     budget_name,
+    flag_words,
     interval_words,
     money_or_count,
     people_line,
@@ -32,6 +33,8 @@ def markdown_report(report: Report) -> Iterator[str]:
     yield f"**{people_line(summary.population)}**\n"
     yield from _slice(summary)
     yield from _scores(summary.scores)
+    if summary.flags:
+        yield f"\nFlags of selected answers: {markdown_text(flag_words(summary.flags))}.\n"
     yield from markdown_table(
         "Agreement",
         ["judges", ">agreed", ">rate", ">kappa", ">95 %"],

@@ -12,6 +12,7 @@ from .markup import Markup, element, join, table
 from .words import (
     agreement_cells,
     budget_name,
+    flag_words,
     interval_words,
     money_or_count,
     people_line,
@@ -140,6 +141,7 @@ def scores_part(summary: RunReport) -> Markup | None:
     return _section(
         "scores", "Scores", table(_SCORE_COLUMNS, [_score(one) for one in summary.scores]), *charts,
         agreement,
+        element("p", f"Flags of selected answers: {flag_words(summary.flags)}.") if summary.flags else None,
         element("p", "Only observations with a verdict are in a denominator; what has none stands beside it. Intervals "
                 "hold the repetitions of a case together.", class_="soft"),
     )  # fmt: skip

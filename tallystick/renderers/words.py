@@ -8,7 +8,7 @@ from typing import Final
 from ..ledger.settlements import Decision
 from ..ledger.states import IfUnknown
 from ..runner.evaluation_models import AgreementLine
-from ..runner.report_models import BudgetLine, Population
+from ..runner.report_models import BudgetLine, FlagLine, Population
 
 __all__ = [
     "IF_UNKNOWN",
@@ -18,6 +18,7 @@ __all__ = [
     "command_words",
     "decision_word",
     "duration",
+    "flag_words",
     "in_words",
     "interval_words",
     "joined",
@@ -51,6 +52,18 @@ def command_words(command: str) -> str:
 def decision_word(decision: str) -> str:
     """What an outcome was settled as."""
     return "given up" if decision == Decision.GIVE_UP else decision.replace("_", " ")
+
+
+def flag_words(lines: Iterable[FlagLine]) -> str:
+    """Each flag with how many answers have it: ``8 truncated (small 4, large 4)``, the most frequent first."""
+    by_flag: dict[str, list[FlagLine]] = {}
+    for line in lines:
+        by_flag.setdefault(line.flag, []).append(line)
+    told = []
+    for flag, found in sorted(by_flag.items(), key=lambda item: -sum(line.count for line in item[1])):
+        parts = ", ".join(f"{line.variant} {line.count}" for line in found)
+        told.append(f"{sum(line.count for line in found)} {flag} ({parts})")
+    return joined(told)
 
 
 def plural(count: int, word: str, words: str = "") -> str:
