@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
+from tallystick.adapters.price_files import prices_of
 from tallystick.adapters.prices import PriceTable, read_prices
 from tallystick.adapters.usage_shapes import broken_off, normalise
 from tallystick.ledger.errors import WorkOrderInvalid
@@ -170,3 +173,36 @@ def test_what_is_wrong_with_prices_is_told_in_one_line(table: dict[str, Any], to
         read_prices(table, place="prices")
     assert told in str(found.value)
     assert "\n" not in str(found.value)
+
+
+def test_the_price_file_that_the_how_to_shows_can_be_read(tmp_path: Path) -> None:
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "price-a-run.md"
+    (shown,) = re.findall(r"```text\n(# prices\.toml.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "prices.toml").write_text(shown, encoding="utf-8")
+    table = prices_of("prices.toml", folder=tmp_path, place="prices")
+    assert table.models() == ["large", "small", "small-2026-08-06"]
+    assert table.cost("large", used(200_001), on=DAY) == 500_002_500
+    assert table.cost("large", used(200_001), on=dt.date(2027, 1, 1)) == 200_001_000
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("prices.toml", "as_of = ", "is not readable as TOML"),
+        ("prices.json", "{", "is not readable as JSON"),
+        ("prices.json", "[]", "it is no table"),
+        ("prices.toml", 'as_of = "2026-11-01"\n[models.m]\ninput = 0.5\n', 'write it in quotes: "0.5"'),
+    ],
+)
+def test_a_price_file_with_a_fault_is_refused_in_one_line(tmp_path: Path, name: str, text: str, told: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(WorkOrderInvalid) as found:
+        prices_of(name, folder=tmp_path, place="order.toml: prices")
+    assert told in str(found.value)
+    assert name in str(found.value)
+    assert "\n" not in str(found.value)
+
+
+def test_a_day_of_toml_is_a_day(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text('as_of = 2026-11-01\n[models.m]\ninput = "1"\n', encoding="utf-8")
+    assert prices_of("p.toml", folder=tmp_path, place="prices").as_of == "2026-11-01"
