@@ -145,13 +145,20 @@ def _draft(figure: Figure, group: _Group, baseline: dict[Key, Cell], candidate: 
     return _Draft(figure, group, counts, values, _p_value(figure, values) if values else None)
 
 
+def _steps(figure: Figure, values: Sequence[tuple[str, float, float]]) -> list[float]:
+    """What is tested, by case: how much its figure rose, or which way it went; repetitions say the same thing again."""
+    if figure.metric == "score":
+        steps = [(case, two - one) for case, one, two in values]
+    else:
+        steps = [(case, float((two > one) - (one > two))) for case, one, two in values]
+    return [fmean(case) for case in _by_case(steps)]
+
+
 def _p_value(figure: Figure, values: Sequence[tuple[str, float, float]]) -> float:
     """Had both sides been alike, which of them did better in a case might as well be the other way about."""
-    if figure.metric == "score":
-        return sign_flip([fmean(case) for case in _by_case([(case, two - one) for case, one, two in values])])
-    signs = _by_case([(case, float((two > one) - (one > two))) for case, one, two in values])
-    if len(signs) < len(values):  # the repetitions of a case say the same thing again
-        return sign_flip([fmean(case) for case in signs])
+    steps = _steps(figure, values)
+    if figure.metric == "score" or len(steps) < len(values):
+        return sign_flip(steps)
     return mcnemar_exact(sum(one > two for _, one, two in values), sum(two > one for _, one, two in values))
 
 
@@ -168,7 +175,8 @@ def _decided(draft: _Draft, adjusted: float | None, min_coverage: float) -> Comp
     lower = sum(one > two for _, one, two in values)
     gained, lost = (lower, higher) if figure.metric == "seconds" else (higher, lower)
     measured = _measured(figure, values) if values else _Measured()
-    is_better = gained > lost if figure.metric == "seconds" else (measured.difference or 0) > 0
+    rise = math.fsum(_steps(figure, values))  # what was tested says which way: the mean of all may go another
+    is_better = rise < 0 if figure.metric == "seconds" else rise > 0
     verdict, why = _verdict(draft, adjusted, min_coverage, is_better=is_better)
     return ComparisonLine(
         metric=figure.metric, judge=figure.judge, group_key=draft.group.key, group=draft.group.value, **draft.counts,

@@ -105,6 +105,17 @@ def test_repetitions_of_a_case_are_no_further_evidence(ledger: Ledger) -> None:
     assert "30 pairs of 3 cases are too few" in line.why
 
 
+def test_the_way_is_that_of_the_cases_and_not_of_the_one_with_most_repetitions() -> None:
+    first, second = side_of([True] * 10 + [False]), side_of([False] * 10 + [True])
+    for repetition in range(2, 51):
+        for side in (first, second):
+            side.cells["c00010", repetition] = side.cells["c00010", 1]
+    (line,) = (one for one in lines_of(first, second, [(None, None, sorted(first.cells))], min_coverage=0) if one.judge)
+    assert (line.gained, line.lost) == (50, 10)
+    assert line.p == pytest.approx(2 * 12 / 2**11)
+    assert line.verdict == "worse"
+
+
 def test_one_case_has_no_interval_of_its_mean(ledger: Ledger) -> None:
     run = two_sided(ledger, [(False, True)])
     for metric in ("score", "seconds"):
