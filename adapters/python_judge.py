@@ -207,12 +207,12 @@ class PythonJudge:
             return returned
         verdict = returned if isinstance(returned, Verdict) else self._verdict_of(returned)
         if verdict is None:
-            return _malformed(f"it returned {one_line(repr(returned), length_max=80)}")
+            return _malformed(f"it returned {_told(returned)}")
         passed: object = verdict.passed  # a function may have put anything in
         if passed is None and verdict.score is None:
             return _malformed("neither passed nor a score")
         if not (passed is None or isinstance(passed, bool)):
-            return _malformed(f"passed is {one_line(repr(passed), length_max=80)}")
+            return _malformed(f"passed is {_told(passed)}")
         return verdict if verdict.score is None else self._on_scale(verdict, verdict.score)
 
     def _verdict_of(self, returned: object) -> Verdict | None:
@@ -228,7 +228,7 @@ class PythonJudge:
         low, high = self.scale
         if isinstance(score, bool) or not isinstance(score, int | float) or not low <= score <= high:
             return _malformed(
-                f"the score {one_line(repr(score), length_max=80)} is not on the scale {low:g} to {high:g}"
+                f"the score {_told(score)} is not on the scale {low:g} to {high:g}"
             )
         return verdict
 
@@ -267,6 +267,13 @@ def _whole_answer(observed: Observed) -> Answer:
         evidence=evidence,
         flags=observed.flags,
     )
+
+
+def _told(value: object) -> str:
+    try:
+        return one_line(repr(value), length_max=80)
+    except Exception:  # noqa: BLE001 - a user's object may raise anything, and an integer may be too long to write down
+        return f"a {type(value).__name__}"
 
 
 def _judge_error(raised: Exception) -> NoVerdict:

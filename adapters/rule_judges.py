@@ -304,8 +304,11 @@ def _compiled(pattern: str, *, ignore_case: bool) -> Pattern:
 def _number(value: JsonValue) -> Decimal | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
+    text = "" if isinstance(value, int) else str(value).strip()
+    if len(text) > _DIGITS_MAX:  # cut short, it would be another number
+        return None
     try:
-        number = Decimal(value) if isinstance(value, int) else Decimal(str(value).strip()[:_DIGITS_MAX])
+        number = Decimal(value) if isinstance(value, int) else Decimal(text)
     except InvalidOperation:
         return None
     return number if number.is_finite() and abs(number.adjusted()) <= _EXPONENT_MAX else None

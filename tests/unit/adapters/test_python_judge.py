@@ -90,6 +90,7 @@ def returning(value: Any, **options: Any) -> Verdict | NoVerdict:
         *(Verdict(), Verdict(passed="false"), Verdict(score=4.0), Verdict(score=float("nan")), Verdict(score=True)),  # type: ignore[arg-type]
         *(Verdict(score="0.5"), Verdict(passed=1), Verdict(passed=True, score=-1)),  # type: ignore[arg-type]
         *(-0.1, 2.1, float("nan"), float("inf"), 10**400),
+        pytest.param(10**5000, id="too long to write down"),
     ],
 )
 def test_c42_what_is_no_verdict_is_malformed_and_never_a_pass(value: Any, scale: Any) -> None:

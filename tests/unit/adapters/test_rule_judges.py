@@ -123,6 +123,7 @@ def test_exact_is_equality_of_the_canonical_form(one: JsonValue, other: JsonValu
         (numeric(), "1e999999999", 1, False),
         (numeric(), None, 0, False),
         (numeric(), "", 0, False),
+        (numeric(), "1." + "0" * 1_000 + " or so", 1, False),
         (numeric(), 1, "one", "expected_unfit"),
         (numeric(), 1, MISSING, "missing_expected"),
         (exact(), None, MISSING, "missing_expected"),
