@@ -107,8 +107,6 @@ def stored_json(text: str) -> Any:
     """
     try:
         value, end = _scan(text, 0)
-    except StopIteration as cause:
-        raise ValueError("it is no JSON") from cause
     except RecursionError as cause:
         raise ValueError("nested too deeply") from cause
     if end != len(text):
@@ -126,7 +124,7 @@ def unescaped_text(stored: str) -> str:
     return _ESCAPED.sub(lambda found: "\\" if found[1] is None else chr(int(found[1], base=16)), stored)
 
 
-_scan: Final = json.JSONDecoder().scan_once
+_scan: Final = json.JSONDecoder().raw_decode
 _UNSTORABLE: Final = re.compile("[\x00\\\\\ud800-\udfff]")
 _ESCAPED: Final = re.compile(r"\\\\|\\u([0-9a-f]{4})")
 

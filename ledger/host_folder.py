@@ -141,6 +141,15 @@ class HostFolder:
             finally:
                 gate.release()
 
+    def try_out(self) -> None:
+        """See that devices could be claimed through it, before anything depends on that; makes the folder.
+
+        Raises DeviceLocksUnusable.
+        """
+        with self.gate():
+            if not os.access(self.path, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
     @contextlib.contextmanager
     def usable(self) -> Iterator[None]:
         """Have what the system refuses in the folder be told as DeviceLocksUnusable."""

@@ -194,7 +194,8 @@ class CallSteps:
             lambda tx: attempts.refuse(tx, key, facts),
             undo=lambda tx, _: attempts.give_back(tx, key, Waiting(), reason="stopped"),
         )
-        self._tally.refused += 1
+        said = f"{outcome.reason}: {outcome.message}" if outcome.message else str(outcome.reason)
+        self._tally.refuse(said, self._ledger.clock.now_us())
         wait = self._policy.wait_seconds(key.dispatch_no, retry_after_seconds=outcome.retry_after_seconds)
         not_before_us = self._ledger.clock.now_us() + round(wait * 1e6)
         if outcome.reason in (LEASE_LOST, REBOOTED):

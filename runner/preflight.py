@@ -67,7 +67,7 @@ class BudgetOutlook(_Part):
 
 
 class Earlier(_Part):
-    """A run of the same name that is not gone on with, since what its answers depend on was another."""
+    """A run of the same name that is not continued, since what its answers depend on was another."""
 
     run: str
     changes: list[str]

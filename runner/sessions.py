@@ -16,6 +16,7 @@ from ..ledger.coordinators import Coordinator, open_run, refuse_busy, release_ru
 from ..ledger.crashpoints import crashpoint
 from ..ledger.custody import refuse_moved_away, require_held
 from ..ledger.errors import RunNotResumable, UsageError
+from ..ledger.host_folder import host_folder
 from ..ledger.ledger import Ledger
 from ..ledger.local_facts import folder_of, remember_folder
 from ..ledger.planning import create_run
@@ -34,6 +35,7 @@ from ..ledger.states import BudgetKind, SlotState
 from ..ledger.transaction import Transaction
 from .budget_spec import BudgetSpec
 from .descriptions import Adapters, Description, case_plans, describe_again, fingerprint_of, run_plan, settings_of
+from .device_protocols import DeviceTarget
 from .evaluating import with_judges_of
 from .executor import Execution, Executor, VariantSide
 from .holds import holds_by_variant, holds_of_leases
@@ -68,7 +70,8 @@ def find_or_create(ledger: Ledger, description: Description, *, new: bool = Fals
     """The run of this work order: an unfinished or finished one goes on, else one is created.
 
     ``new`` always creates one. Raises IdentityChanged when an unfinished run of that name was of another identity, or
-    the run that would go on has other judges, and CustodyElsewhere when it is another ledger's.
+    the run that would go on has other judges, CustodyElsewhere when it is another ledger's, and DeviceLocksUnusable
+    when a new one could not share the devices that it needs.
     """
     with ledger.reading() as reader:
         found = None if new else run_by_digest(reader, description.digest)
@@ -84,6 +87,8 @@ def find_or_create(ledger: Ledger, description: Description, *, new: bool = Fals
         _take_over_limits(ledger, found, description)
         ledger.write(lambda tx: remember_folder(tx, found.run_id, description.order.folder))
         return Session(_read(ledger, found.run_id), description)
+    if any(isinstance(target, DeviceTarget) and target.devices() for target in description.targets.values()):
+        host_folder().try_out()  # or a run would be recorded that cannot begin
     planned = create_run(ledger, run_plan(description), case_plans(description), only_one=not new)
     run = _read(ledger, planned.run_id)
     return Session(run, with_judges_of(ledger, run, description), is_new=True)

@@ -20,12 +20,18 @@ class PassedOver:
 
 @attrs.define
 class Tally:
-    """Slots by state, and what this session did. ``waits_for`` says of which devices it waits, and who has them."""
+    """Slots by state, and what this session did. ``waits_for`` says of which devices it waits, and who has them.
+
+    ``trouble`` is what the newest refusal said, ``trouble_since_us`` the instant of the first one since the last
+    answer, None where there was none.
+    """
 
     by_state: dict[SlotState, int]
     reused: int = 0
     dispatches: int = 0
     refused: int = 0
+    trouble: str = ""
+    trouble_since_us: int | None = None
     late: int = 0
     waits_until_us: int | None = None
     waits_for: dict[str, str] = attrs.field(factory=dict)
@@ -40,3 +46,11 @@ class Tally:
         """Count slots that changed their state."""
         self.by_state[old] -= count
         self.by_state[new] += count
+        if new is SlotState.SELECTED:
+            self.trouble_since_us = None
+
+    def refuse(self, said: str, at_us: int) -> None:
+        """Count a send that was refused, and remember why."""
+        self.refused += 1
+        self.trouble = said
+        self.trouble_since_us = at_us if self.trouble_since_us is None else self.trouble_since_us

@@ -130,7 +130,7 @@ class AsyncLedger(OpenLedger):
         """The run of that name: what is left of it where it exists, else a new one; this process holds it from now on.
 
         ``slots`` are cases (a text is one whose id and input it is), each observed ``repetitions`` times. ``identity``
-        is what answers depend on: with another one an unfinished run is not gone on with. Execution options are those
+        is what answers depend on: with another one an unfinished run is not continued. Execution options are those
         of a work order (``attempts_max``, ``retry``, …). Raises IdentityChanged, RunBusy, UsageError and LedgerError.
         """
         try:

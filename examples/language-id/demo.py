@@ -95,6 +95,12 @@ class Demo:
         say(f"$ kill -9 {coordinator.pid}")
         require(coordinator.returncode == -9, "the coordinator died by SIGKILL and had not ended before")
 
+    @staticmethod
+    def never_made(count: int) -> str:
+        if not count:
+            return "the counter saw all of the unknown ones, too: killed after the call"
+        return f"of the unknown ones, the counter never saw {count}: killed before the call"
+
     def account(self, before: dict, after: dict, unknown: list) -> None:
         people, dispatches, (budget,) = after["population"], after["totals"]["dispatches"], after["budgets"]
         states = " + ".join(f"{people[state]} {state}" for state in people if state != "planned" and people[state])
@@ -105,7 +111,7 @@ class Demo:
             ("unknown", f"{len(unknown)} in flight at the kill, made or not: the ledger cannot know"),
             ("", "each was asked again under a new request id, as that is harmless; the first one stays unknown"),
             ("calls", f"{dispatches} by the ledger, {lines} by the counter"),
-            ("", f"of the unknown ones, the counter never saw {dispatches - lines}: killed before the call"),
+            ("", self.never_made(dispatches - lines)),
             ("spent", f"{budget['settled']} dispatches, and {budget['held']} more held for the unknown ones"),
             ("", f"{budget['left']} left of {budget['limit']}"),
         )

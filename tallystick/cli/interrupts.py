@@ -37,6 +37,8 @@ class Interrupts:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        if self.count:
+            return  # this process ends now, and a further signal must not end it with another status
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 

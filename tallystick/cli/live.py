@@ -22,6 +22,7 @@ __all__ = ["Display", "Pace", "progress_lines"]
 _TERMINAL_SECONDS: Final = 0.25
 _PLAIN_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.25
+_CAUSE_MAX: Final = 200
 _SETTLED: Final = (SlotState.SELECTED, SlotState.FAILED, SlotState.UNKNOWN, SlotState.UNAVAILABLE, SlotState.PARKED,
                    SlotState.CANCELLED)  # fmt: skip
 
@@ -117,11 +118,19 @@ def progress_lines(ledger: Ledger, run_key: int, tally: Tally, *, seconds_left: 
     ]  # fmt: skip
     head = joined([
         f"{_done(tally)} of {tally.planned} done", *counts,
-        f"waiting until {instant(until)}" if waiting and until else "",
+        f"waiting until {instant(until)}{_cause(tally)}" if waiting and until else "",
         "" if seconds_left is None else f"about {duration(seconds_left)} left",
         *(f"waits for {device}" for device in tally.waits_for.values()),
     ])  # fmt: skip
     return [head, *(_budget(state) for state in states)]
+
+
+def _cause(tally: Tally) -> str:
+    """What was said by what is tried again, and since when nothing else."""
+    if tally.trouble_since_us is None:
+        return ""
+    said = tally.trouble if len(tally.trouble) <= _CAUSE_MAX else f"{tally.trouble[: _CAUSE_MAX - 1]}…"
+    return f" (refused since {instant(tally.trouble_since_us)}: {said})"
 
 
 def _budget(state: Any) -> str:

@@ -138,7 +138,7 @@ def _known_run(path: Path, description: Description, *, new: bool) -> RunRow | N
 
 
 def _earlier_run(path: Path, description: Description) -> Earlier | None:
-    """A run of that name which is not gone on with, because the work order or a target's code is another now."""
+    """A run of that name which is not continued, because the work order or a target's code is another now."""
     try:
         with Ledger.open(path) as ledger, ledger.reading() as reader:
             found = newest_of_name(reader, description.order.name)

@@ -74,8 +74,8 @@ def show_preflight(screen: Screen, found: Preflight) -> None:
     if found.earlier is not None:
         more = f" (and {len(found.earlier.changes) - 3} more)" if len(found.earlier.changes) > 3 else ""
         screen.line(
-            f"run {found.earlier.run} of this name is not gone on with, and all is paid for anew, since it had other"
-            f" identity: {'; '.join(found.earlier.changes[:3])}{more}; what has not changed is reused by"
+            f"run {found.earlier.run} of this name cannot be continued, and all is paid for anew, because what answers"
+            f" depend on has changed: {'; '.join(found.earlier.changes[:3])}{more}; what has not changed is reused by"
             f" `tallystick fork {found.earlier.run} ORDER`",
             tone=Tone.WARNING,
         )
@@ -156,7 +156,8 @@ def show_card(screen: Screen, ledger: Ledger, session: Session, coordinator: Coo
     rows = [("ledger", str(ledger.path)), ("reused", f"{tally.reused} of {tally.planned} are answered already")]
     if found.dead_workers:
         flown = found.unknown + found.again + found.interrupted + found.parked
-        rows.append(("found", f"its process died with {plural(flown, 'case')} in flight"))
+        left = f"with {plural(flown, 'case')} in flight" if flown else "between two calls"
+        rows.append(("found", f"its process died {left}"))
     rows += [
         (label, text)
         for count, label, text in (

@@ -40,6 +40,22 @@ def used(ledger: Ledger, granted: Granted, run_key: int, slot_no: int = 1) -> st
     return ledger.write(lambda tx: attempts.begin(tx, wanted)).key.call_id
 
 
+def test_a_folder_of_device_locks_that_cannot_be_used_is_told_before_a_run_is_recorded(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write("plain.txt", "no folder")
+    monkeypatch.setenv("TALLYSTICK_DEVICE_LOCKS", str(project.folder / "plain.txt" / "locks"))
+    python = '[target]\nkind = "python"\nfile = "target.py"\nfunction = "answer"\n'
+    atlas = '[target]\nkind = "atlas"\nurl = "http://127.0.0.1:9"\nserial = "SN-42"\n'
+    project.order()
+    order = (project.folder / "order.toml").read_text()
+    assert python in order
+    project.write("order.toml", order.replace(python, atlas))
+    done = project.give("run", "order.toml", "--new")
+    assert (done.status, "through which runs share devices, cannot be used" in done.err) == (4, True)
+    assert project.give("runs", "--json").document["runs"] == []
+
+
 # Looking.
 
 

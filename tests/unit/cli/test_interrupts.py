@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -127,6 +128,17 @@ def test_second_signal_leaves_at_once_and_resume_finds_what_was_in_flight(projec
     assert "left at once. Go on with: tallystick resume" in err
     check = project.give("resume", "--check", "--json").document
     assert [one["becomes"] for one in check["in_flight"]] == ["unknown"]
+
+
+def test_a_second_signal_when_the_first_has_ended_the_session_ends_with_the_same_status() -> None:
+    code = (
+        "import signal; from tallystick.cli.interrupts import Interrupts; "
+        "from tallystick.runner.stopping import StopSwitch\n"
+        "with Interrupts(StopSwitch(), last_words='Go on with: it'): signal.raise_signal(signal.SIGINT)\n"
+        "signal.raise_signal(signal.SIGINT)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (130, "tallystick: left at once. Go on with: it")
 
 
 def test_cancel_from_another_process_stops_as_a_first_signal_does(project: Project) -> None:

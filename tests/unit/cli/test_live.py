@@ -55,6 +55,12 @@ def test_progress_says_until_when_everything_waits(project: Project) -> None:
             tally = Tally(slot_counts(reader, run_key))
         tally.waits_until_us = ledger.clock.now_us() + 3_600_000_000
         assert "waiting until 20" in progress_lines(ledger, run_key, tally)[0]
+        tally.refuse("connect.refused: nobody listens", 1_750_000_000_000_000)
+        tally.refuse("http.status.503: too busy", 1_750_000_001_000_000)
+        said = "(refused since 2025-06-15T15:06:40.000Z: http.status.503: too busy)"
+        assert said in progress_lines(ledger, run_key, tally)[0]
+        tally.move(SlotState.PENDING, SlotState.SELECTED)
+        assert "refused since" not in progress_lines(ledger, run_key, tally)[0]
         tally.move(SlotState.PENDING, SlotState.IN_FLIGHT)
         assert "waiting" not in progress_lines(ledger, run_key, tally)[0]
 

@@ -287,7 +287,7 @@ def test_a_run_that_is_not_gone_on_with_is_named_with_what_changed_since(project
     with project.opened() as ledger, ledger.reading() as reader:
         first = reader.row("SELECT run_id FROM runs ORDER BY run_key LIMIT 1")[0]
     assert (done.status, project.calls) == (0, 6)
-    assert f"run {first} of this name is not gone on with, and all is paid for anew" in " ".join(done.out.split())
+    assert f"run {first} of this name cannot be continued, and all is paid for anew" in " ".join(done.out.split())
 
 
 def test_a_dry_run_in_json_says_which_run_is_not_gone_on_with(project: Project) -> None:
