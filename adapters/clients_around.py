@@ -1,25 +1,34 @@
 """Clients that a guarded target's code reaches beside its guarded one, as far as its names tell.
 
 What a function sends through one of these is seen by nobody: no budget counts it, and no replay gives it back. Looked
-for are the module's names that the function's own code uses; what it imports inside, or hides, is not found.
+for are the module's names that the function's own code uses, and what it calls of httpx and urllib; what it imports
+inside, or hides, is not found.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
 import sys
-from collections.abc import Callable, Iterator
-from types import CodeType, ModuleType
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 __all__ = ["clients_around", "retries_of"]
 
 _MODULES: Final = frozenset({"requests", "urllib3", "aiohttp"})
+_SENDING: Final = {
+    "httpx": frozenset({"get", "post", "put", "patch", "delete", "head", "options", "request", "stream"}),
+    "httpx2": frozenset({"get", "post", "put", "patch", "delete", "head", "options", "query", "request", "stream"}),
+    "urllib.request": frozenset({"urlopen", "urlretrieve"}),
+}
+"""Functions that send at once, by the module that has them; the rest of these modules sends nothing by itself."""
 
 
 def clients_around(function: Callable[..., Any]) -> tuple[str, ...]:
     """The names under which the function can send past its guarded client, sorted."""
-    return tuple(sorted({name for name, value in _reached(function) if _goes_around(value)}))
+    found = {name for name, value in _reached(function) if _goes_around(value)}
+    return tuple(sorted(found | set(_called(function))))
 
 
 def retries_of(function: Callable[..., Any]) -> dict[str, int]:
@@ -34,21 +43,46 @@ def retries_of(function: Callable[..., Any]) -> dict[str, int]:
 
 def _reached(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
     """The module's names that the function's own code uses; what it defines inside may be a step, and is left out."""
+    code, known = _code_of(function)
+    for one in dis.get_instructions(code) if code is not None else ():
+        if one.opname == "LOAD_GLOBAL" and (value := known.get(one.argval)) is not None:
+            yield str(one.argval), value
+
+
+def _called(function: Callable[..., Any]) -> Iterator[str]:
+    """What the function's own code takes from a module to send with, as it is written there: ``httpx.post``."""
+    code, known = _code_of(function)
+    written, value = "", None
+    for one in dis.get_instructions(code) if code is not None else ():
+        if one.opname == "LOAD_GLOBAL":
+            written, value = str(one.argval), known.get(one.argval)
+        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(value, ModuleType):
+            if one.argval in _SENDING.get(value.__name__, ()):
+                yield f"{written}.{one.argval}"
+            written, value = f"{written}.{one.argval}", getattr(value, str(one.argval), None)
+        else:
+            value = None
+
+
+def _code_of(function: Callable[..., Any]) -> tuple[CodeType | None, Mapping[str, Any]]:
     while isinstance(function, functools.partial):
         function = function.func
-    code, known = getattr(function, "__code__", None), getattr(function, "__globals__", None)
-    if not isinstance(code, CodeType) or known is None:
-        return
-    for name in code.co_names:
-        if (value := known.get(name)) is not None:
-            yield name, value
+    code = getattr(function, "__code__", None)
+    return (code if isinstance(code, CodeType) else None), getattr(function, "__globals__", {})
 
 
 def _goes_around(value: Any) -> bool:
     if isinstance(value, ModuleType):
         return value.__name__ in _MODULES
+    if isinstance(value, FunctionType):
+        home = value.__module__
+        return home.partition(".")[0] in _MODULES or _sends_at_once(value.__name__, home)
     client = _client_of(value)
     return client is not None and not _is_guarded(client)
+
+
+def _sends_at_once(name: str, home: str) -> bool:
+    return any(name in names and (home == module or home == f"{module}._api") for module, names in _SENDING.items())
 
 
 def _client_of(value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from ..ledger.canonical import JsonValue, canonical_text
+from ..ledger.canonical import JsonValue, canonical_text, digest_of_value
 from .callables import code_digest, name_of
 from .outcomes import NotJson, as_json
 
@@ -21,20 +21,28 @@ def meaning_of_call(function: Callable[..., Any], args: tuple[Any, ...], keyword
     """Canonical JSON text of the call: a changed function, changed code of it or a changed argument changes the text.
 
     Of an argument that has no JSON form, and is no dataclass, attrs class or pydantic model of such, only the type
-    counts. Of the code, only the function's own.
+    counts. Of the code, only the function's own, with the defaults of its parameters.
     """
     while isinstance(function, functools.partial):
         args, keywords = (*function.args, *args), {**function.keywords, **keywords}
         function = function.func
-    code = getattr(function, "__code__", None)
     told: dict[str, JsonValue] = {
         "function": name_of(function),
-        "code": code_digest(code) if isinstance(code, CodeType) else None,
+        "code": _code_of(function),
         "args": [_told(value) for value in args],
     }
     if keywords:
         told["keywords"] = {name: _told(value) for name, value in keywords.items()}
     return canonical_text(told)
+
+
+def _code_of(function: Callable[..., Any]) -> JsonValue:
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType):
+        return None
+    defaults = [*(getattr(function, "__defaults__", None) or ()), getattr(function, "__kwdefaults__", None)]
+    told: JsonValue = [_told(value) for value in defaults]
+    return digest_of_value([code_digest(code), told]) if any(defaults) else code_digest(code)
 
 
 def _told(value: Any) -> JsonValue:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar, overload
@@ -73,11 +72,11 @@ async def _step_async(
     except Exception as raised:  # noqa: BLE001 - it is what became of the step
         outcome, cause = outcome_of_exception(raised), raised
     except BaseException as raised:
-        await asyncio.shield(asyncio.ensure_future(calls.end_async(begun, _broken_off(raised))))
+        await calls.end_async(begun, _broken_off(raised))
         raise
     finally:
         current_dispatch.reset(token)
-    await asyncio.shield(asyncio.ensure_future(calls.end_async(begun, _kept(outcome))))
+    await calls.end_async(begun, _kept(outcome))
     return _result(outcome, cause)
 
 

@@ -6,7 +6,6 @@ said, its outcome is unknown.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator, Mapping
 from types import TracebackType
 from typing import Any, Final
@@ -57,7 +56,7 @@ class EmbeddedCall:
     ) -> None:
         if self._send is not None:
             outcome = self._outcome or _unsaid(raised)
-            await asyncio.shield(asyncio.ensure_future(self._inner.end_async(self._send, outcome)))
+            await self._inner.end_async(self._send, outcome)
 
     def answer(self, body: JsonValue | bytes = None, *, usage: GivenUsage = None, status: int | None = None) -> None:
         """A whole answer; ``body`` is what is kept of it, and what a replay gives back."""
@@ -152,7 +151,7 @@ class EmbeddedReservation:
         if self._is_settled:
             raise UsageError(f"call {self.request_id} is settled already", "say once what became of it")
         self._is_settled = True
-        await asyncio.shield(asyncio.ensure_future(self._inner.end_async(self._send, outcome)))
+        await self._inner.end_async(self._send, outcome)
 
 
 def _unsaid(raised: BaseException | None) -> Outcome:

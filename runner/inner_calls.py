@@ -13,8 +13,8 @@ import itertools
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -300,9 +300,8 @@ class AttemptInnerCalls:
         if facts.raw is None or len(facts.raw) <= artifacts.INLINE_MAX:
             await self._end_async(send, outcome, facts)
         else:
-            # Whoever is cancelled meanwhile: an answer that is not committed would be paid for again. The transaction
-            # outlives its caller's cancellation by itself, and bringing bytes into a file does not.
-            await asyncio.shield(asyncio.ensure_future(self._end_large(send, outcome, facts)))
+            # The transaction outlives its caller's cancellation by itself, and bringing bytes into a file does not.
+            await _to_its_end(self._end_large(send, outcome, facts))
 
     async def _end_large(self, send: InnerSend, outcome: Outcome, facts: DispatchFacts) -> None:
         await self._end_async(send, outcome, await artifacts.with_stored_raw(self._ledger, facts))
@@ -355,6 +354,20 @@ class AttemptInnerCalls:
             self._open[send.known_by] = OpenInner(
                 send.request_id, send.key.dispatch_no, send.key.dispatch_no, policy, until
             )
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Whoever is cancelled meanwhile: an answer that is not committed would be paid for again. Bounded by the disk."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled and task.exception() is None:
+        raise asyncio.CancelledError
+    task.result()
 
 
 def _asked(request: InnerRequest) -> _Asked:

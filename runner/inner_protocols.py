@@ -53,7 +53,8 @@ class InnerCalls(Protocol):
     """The requests of one attempt. Safe for threads; the async forms are for an event loop.
 
     Each `begin` that returns an `InnerSend` is followed by one `end`. `begin` raises BudgetExhausted, ReplayDiverged,
-    EarlierCallUnknown, AttemptOver and LedgerError, and then nothing may be sent.
+    EarlierCallUnknown, AttemptOver and LedgerError, and then nothing may be sent. `end_async` commits whoever is
+    cancelled meanwhile, and then the cancellation goes on.
     """
 
     def begin(self, request: InnerRequest) -> InnerSend | Replayed: ...

@@ -87,6 +87,20 @@ def test_a_changed_argument_or_code_under_a_key_is_refused_and_may_be_reused_by_
         assert guard.call("a", made(3), 7) == 2
 
 
+def test_a_changed_default_of_a_parameter_is_changed_code(path: Path) -> None:
+    def made(temperature: float) -> Any:
+        def ask(text: str, heat: float = temperature, *, seed: int = 1) -> float:
+            return heat
+
+        return ask
+
+    with ts.guard("g", ledger=path) as guard:
+        assert guard.call("a", made(0.2), "x") == 0.2
+        assert guard.call("a", made(0.2), "x") == 0.2
+        with pytest.raises(ts.GuardKeyChanged, match="another code of"):
+            guard.call("a", made(0.9), "x")
+
+
 def test_what_a_call_is_given_counts_also_through_partials_and_classes(path: Path) -> None:
     @dataclasses.dataclass(frozen=True)
     class Document:
