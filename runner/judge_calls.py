@@ -44,7 +44,7 @@ from .verdict_rows import by_judge, checked, judgment_row
 __all__ = ["Asked", "JudgeCalls", "read_safely"]
 
 _WAIT_SECONDS_MAX: Final = 300.0
-"""How long a judge may ask to be left alone before its judgment is given up for now."""
+"""How long a judge may ask to be left alone before its judgments are given up for now."""
 
 _CANCEL_SECONDS: Final = 1.0
 _UNREADABLE: Final = frozenset(
@@ -108,7 +108,7 @@ class JudgeCalls:
         except Exception as problem:  # noqa: BLE001 - one observation's fault must not stop the others
             return await self._commit(asked, judge_error(problem))
         failures = 0
-        while await self._pace.turn(asked.key.judge_no):
+        while await self._turn(asked.key.judge_no):
             try:
                 sent = await self._begun(asked, prepared, head)
             except BudgetExhausted as full:
@@ -123,6 +123,18 @@ class JudgeCalls:
         return False
 
     # Before the dispatch.
+
+    async def _turn(self, judge_no: int) -> bool:
+        """Wait for the judge's turn, also while it asks to be left alone; False where that is for too long, or where
+        somebody asked to stop.
+
+        Each wait is one that a reply asked for, and how many replies there may be is bounded for every judgment.
+        """
+        while not await self._pace.turn(judge_no):
+            wait = self._pace.held_back().get(judge_no, 0.0)
+            if self._stop.is_asked or wait > _WAIT_SECONDS_MAX or not await self._stop.sleep(wait):
+                return False
+        return True
 
     async def _begun(self, asked: Asked, prepared: Prepared, head: str) -> DispatchKey | None:
         """The call's first dispatch, its intent being durable; None where somebody asked to stop.
@@ -232,7 +244,7 @@ class JudgeCalls:
             return True
         await self._ledger.write_async(lambda tx: end_judgment_call(tx, asked.key, sent, facts, None, goes_on=True))
         try:
-            may_go_on = await self._stop.sleep(wait) and await self._pace.turn(asked.key.judge_no)
+            may_go_on = await self._stop.sleep(wait) and await self._turn(asked.key.judge_no)
             if may_go_on:
                 return await self._again(asked, sent)
         except asyncio.CancelledError:

@@ -94,6 +94,20 @@ def test_what_was_refused_is_dispatched_again_as_the_same_call(ledger: Ledger) -
     assert budget_of(ledger) == (0, 1, 0), "what never left costs nothing"
 
 
+def test_a_judge_that_asks_to_be_left_alone_for_a_while_is_waited_for_by_all(ledger: Ledger) -> None:
+    busy = attrs.evolve(REFUSED, retry_after_seconds=0.1)
+    asking = ScriptedJudge(judge_in_turn(busy, PASSED))
+    end = judge(ledger, a_run(ledger, cases=6), asking, concurrency=2)
+    assert (end.next, end.judges[0].judged, end.judges[0].waiting) == ("nothing", 6, 0)
+
+
+def test_a_judge_that_asks_to_be_left_alone_for_a_year_is_not_waited_for(ledger: Ledger) -> None:
+    asking = ScriptedJudge(judge_in_turn(attrs.evolve(REFUSED, retry_after_seconds=31_536_000.0), PASSED))
+    end = judge(ledger, a_run(ledger, cases=6), asking, concurrency=1)
+    assert (end.next, end.exit_status, end.judges[0].no_verdict) == ("resume", 75, {"judge_unavailable": 1})
+    assert len(asking.asked) == 1
+
+
 def test_a_judge_that_refuses_every_request_is_unavailable(ledger: Ledger) -> None:
     end = judge(ledger, a_run(ledger, cases=1), ScriptedJudge(judge_always(REFUSED)), dispatches_max=2)
     assert judgment_rows(ledger) == [(1, "no_verdict", None, "judge_unavailable")]
