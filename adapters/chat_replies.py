@@ -17,12 +17,12 @@ import attrs
 from ..ledger.canonical import JsonValue, parse_json
 from ..ledger.states import DispatchState
 from ..runner.protocols import Outcome, Usage
-from .chat_stream import StreamFault, read_chat_stream
+from .chat_stream import StreamFault, read_chat_stream, text_of_content
 from .outcomes import one_line
 from .templates import text_of
 from .usage_shapes import broken_off, normalise, usage_object
 
-__all__ = ["FILTER_CODES", "ChatReplies", "error_code", "text_of_content"]
+__all__ = ["FILTER_CODES", "ChatReplies", "error_code"]
 
 FILTER_CODES: Final = frozenset(
     {"content_filter", "content_policy_violation", "responsible_ai_policy_violation", "moderation_blocked"}
@@ -156,15 +156,6 @@ class ChatReplies:
 class _NoAnswer:
     reason: str
     message: str
-
-
-def text_of_content(content: object) -> str | None:
-    """The text of a message, also where it comes in parts; None where there is none."""
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
-        texts = [part for part in parts if isinstance(part, str)]
-        return "".join(texts) if texts else None
-    return content if isinstance(content, str) else None
 
 
 def error_code(body: bytes | None) -> str | None:

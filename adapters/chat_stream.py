@@ -16,7 +16,7 @@ from ..ledger.states import DispatchState
 from .event_stream import events_of, whole_text
 from .outcomes import one_line
 
-__all__ = ["StreamFault", "read_chat_stream"]
+__all__ = ["StreamFault", "read_chat_stream", "text_of_content"]
 
 _DONE: Final = "[DONE]"
 _TEXTS: Final = ("content", "refusal", "reasoning_content", "reasoning")
@@ -50,7 +50,7 @@ class _Reply:
             if piece.get(name) is not None:
                 self.document[name] = piece[name]
         for choice in _maps(piece.get("choices")):
-            if choice.get("index", 0) == 0:
+            if choice.get("index") in (0, None):
                 self._add_choice(choice)
 
     def _add_choice(self, choice: Mapping[str, Any]) -> None:
@@ -63,7 +63,7 @@ class _Reply:
         if not isinstance(delta, Mapping):
             return
         for name in _TEXTS:
-            if isinstance(text := delta.get(name), str):
+            if (text := text_of_content(delta.get(name))) is not None:
                 self.texts.setdefault(name, []).append(text)
         for at, call in enumerate(_maps(delta.get("tool_calls"))):
             index = call.get("index", at)
@@ -111,6 +111,15 @@ def read_chat_stream(body: bytes, *, told: str) -> JsonValue | StreamFault:
         return reply.whole()
     message = f"{told}, and the stream stopped after {count} events without its end"
     return StreamFault(DispatchState.UNKNOWN, "stream.cut", message, reply.document)
+
+
+def text_of_content(content: object) -> str | None:
+    """The text of a message, also where it comes in parts; None where there is none."""
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
+        texts = [part for part in parts if isinstance(part, str)]
+        return "".join(texts) if texts else None
+    return content if isinstance(content, str) else None
 
 
 def _maps(found: object) -> Iterator[Mapping[str, Any]]:

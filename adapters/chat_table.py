@@ -72,7 +72,12 @@ class ChatTable(Table):
         None, description="The key, `{ env = NAME }`; sent as `Authorization: Bearer …` where it has no `prefix`."
     )
     headers: dict[str, str | SecretTable] = Field({}, description="Text, or `{ env = NAME, prefix = … }` for a secret.")
-    body_bytes_max: int = Field(8 * 1024 * 1024, ge=1, le=2**30, description="Bound of a decoded body.")
+    body_bytes_max: int = Field(
+        32 * 1024 * 1024,
+        ge=1,
+        le=2**30,
+        description="Bound of a decoded body; a stream has some 250 bytes for each token.",
+    )
     connect_seconds: float = Field(10.0, gt=0, description="Bound of connecting, TLS included.")
     keepalive_seconds: float = Field(1.0, ge=0, description="How long an unused connection is used again.")
     connections: int | None = Field(None, ge=1, description="Bound of connections; the concurrency if absent.")

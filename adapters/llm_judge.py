@@ -19,7 +19,8 @@ from ..ledger.errors import WorkOrderInvalid
 from ..ledger.verdicts import NoVerdictReason
 from ..runner.judge_protocols import NEEDS, is_known_need
 from ..runner.protocols import Dispatching, NoVerdict, Observed, Outcome, Prepared
-from .chat_replies import FILTER_CODES, error_code, text_of_content
+from .chat_replies import FILTER_CODES, error_code
+from .chat_stream import text_of_content
 from .http_table import HttpTable
 from .http_target import HttpTarget
 from .outcomes import one_line

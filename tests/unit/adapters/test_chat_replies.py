@@ -35,7 +35,7 @@ def events(*pieces: Any, done: bool = True) -> bytes:
     return "".join([*told, "data: [DONE]\n\n"] if done else told).encode()
 
 
-def piece(finish: Any = None, index: int = 0, **delta: Any) -> dict[str, Any]:
+def piece(finish: Any = None, index: int | None = 0, **delta: Any) -> dict[str, Any]:
     return {"model": "small-1", "choices": [{"index": index, "delta": delta, "finish_reason": finish}]}
 
 
@@ -251,6 +251,12 @@ def test_other_choices_and_what_is_no_piece_are_passed_over() -> None:
     odd = ["7", "null", '{"choices": 3}', '{"choices": [7, {"delta": 3}, {"delta": {"content": 3, "tool_calls": 3}}]}']
     outcome = read(events(*odd, piece(index=1, content="other"), piece("stop", content="mine")), stream=True)
     assert outcome.answer == "mine"
+
+
+def test_pieces_without_an_index_and_text_in_parts_are_understood() -> None:
+    parts = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+    outcome = read(events(piece(index=None, content=parts), piece("stop", index=None)), stream=True)
+    assert (outcome.state, outcome.answer) == (ANSWERED, "Hello")
 
 
 def test_endpoint_that_does_not_stream_when_it_is_asked_to_is_understood_and_so_is_the_other_way_round() -> None:
