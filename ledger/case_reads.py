@@ -34,6 +34,7 @@ class DispatchPage:
     cost_nanousd: int | None
     fence: int | None
     replay: int
+    usage: str | None = None  # JSON text: what was reported, what was wrong with it, and its classes of tokens
 
 
 @attrs.frozen
@@ -63,7 +64,7 @@ class JudgmentPage:
 _SENT: Final = (
     "SELECT d.call_id, d.dispatch_no, d.state, d.intended_us, d.ended_us, d.duration_us, d.bytes_sent,"
     " d.status, d.reason, d.message, d.settled_by, coalesce(d.raw, d.raw_artifact), d.tokens_in, d.tokens_out,"
-    " d.cost_nanousd, c.fence, d.replay"
+    " d.cost_nanousd, c.fence, d.replay, d.usage"
     " FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
     " WHERE c.run_key = ? AND c.slot_no = ? AND c.attempt_no = ?"
 )

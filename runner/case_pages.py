@@ -6,9 +6,9 @@ import base64
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..ledger.canonical import parse_json
+from ..ledger.canonical import parse_json, stored_json
 from ..ledger.case_reads import DispatchPage, JudgmentPage
 from ..ledger.run_reads import RunRow
 from ..ledger.slot_reads import AttemptPage, CasePage
@@ -22,6 +22,7 @@ __all__ = [
     "CaseModel",
     "ConversationPart",
     "DispatchPart",
+    "DispatchUsage",
     "JudgmentPart",
     "SettlementPart",
     "SlotPart",
@@ -43,6 +44,19 @@ class BytesPart(_Part):
     base64: str | None = None
 
 
+class DispatchUsage(_Part):
+    """What a send was reported to have used (``raw``), and what was made of it.
+
+    ``seen`` is what a stream that broke off had told: at least that was used. ``besides`` is used and no token.
+    """
+
+    raw: Any = None
+    problems: list[str] = []
+    classes: dict[str, int] = {}
+    besides: list[str] = []
+    seen: dict[str, int | None] | None = None
+
+
 class DispatchPart(_Part):
     """One send of a call."""
 
@@ -61,6 +75,7 @@ class DispatchPart(_Part):
     tokens_in: int | None
     tokens_out: int | None
     cost_usd: str | None
+    usage: DispatchUsage | None
     fence: int | None
     replay: bool
 
@@ -266,9 +281,18 @@ def _dispatch(page: DispatchPage) -> DispatchPart:
         bytes_sent=page.bytes_sent, status=page.status, reason=page.reason, message=page.message,
         settled_by=page.settled_by, received=bytes_part(page.raw), tokens_in=page.tokens_in,
         tokens_out=page.tokens_out,
-        cost_usd=None if page.cost_nanousd is None else usd_text(page.cost_nanousd), fence=page.fence,
-        replay=bool(page.replay),
+        cost_usd=None if page.cost_nanousd is None else usd_text(page.cost_nanousd),
+        usage=None if page.usage is None else _usage(page.usage), fence=page.fence, replay=bool(page.replay),
     )  # fmt: skip
+
+
+def _usage(text: str) -> DispatchUsage | None:
+    told = stored_json(text)
+    try:
+        # A snapshot that was redacted has nothing of it.
+        return DispatchUsage.model_validate(told) if told else None
+    except ValidationError:
+        return DispatchUsage(raw=told)  # another program wrote it
 
 
 def _instant(us: int | None) -> str | None:

@@ -93,6 +93,7 @@ def _dispatch(one: DispatchPart) -> str:
         "" if one.tokens_in is None else f"{one.tokens_in} tokens in",
         "" if one.tokens_out is None else f"{one.tokens_out} tokens out",
         "" if one.cost_usd is None else f"${one.cost_usd}",
+        *([] if one.usage is None else one.usage.problems),
     ])  # fmt: skip
     return joined([
         f"call {one.call}, send {one.number}: {one.state}", f"fence {one.fence}" if one.fence else "",
