@@ -176,7 +176,7 @@ class TimeLine(Part):
 
 
 class OpenPoint(Part):
-    """Something that is failed, unknown, unavailable, parked, waiting or without a verdict.
+    """Something that is failed, unknown, unavailable, parked, waiting, contaminated or without a verdict.
 
     ``meaning`` says what that is, ``command`` what helps, empty where nothing needs to be done or can be.
     """

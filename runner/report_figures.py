@@ -167,6 +167,7 @@ class Figures:
     spent: Spent = attrs.field(factory=Spent)
     variants: dict[int, VariantFigures] = attrs.field(factory=dict)
     pairs: dict[tuple[int, int], Counter[tuple[str, str]]] = attrs.field(factory=dict)
+    contaminated: int = 0
 
     def __attrs_post_init__(self) -> None:
         for number in self.variant_nos:
@@ -180,6 +181,7 @@ class Figures:
         self.spent.add(row)
         if row.selected_at:
             if (newest := row.newest) is not None and newest.observation is not None:
+                self.contaminated += newest.contaminated
                 figures.flags.update(flags_of(newest.observation.flags))
             seconds = seconds_of(row)
             if seconds is not None:

@@ -23,6 +23,7 @@ STATE_MEANINGS: Final[dict[SlotState, str]] = {
     SlotState.PENDING: "it has not been asked yet",
     SlotState.SELECTED: "it has its observation",
 }
+_CONTAMINATED: Final = "an earlier holder of its device touched it meanwhile, or may have: it counts, and may be wrong"
 _WAITING: Final = "it was observed, and its judge has not been asked yet"
 _UNQUALIFIED: Final = "the judge is not qualified as it must be: its verdicts are shown, and nothing is decided by them"
 _ORDER: Final = (
@@ -42,6 +43,7 @@ def open_points(
     reasons: Counter[tuple[str, str]],
     scores: Sequence[ScoreInterval],
     *,
+    contaminated: int,
     ledger_option: str,
     is_from_python: bool,
 ) -> list[OpenPoint]:
@@ -57,6 +59,13 @@ def open_points(
                     command=f"tallystick {command}{ledger_option}" if command else "",
                 )
             )  # fmt: skip
+    if contaminated:
+        points.append(
+            OpenPoint(
+                what="contaminated", count=contaminated, reasons={}, meaning=_CONTAMINATED,
+                command=f"tallystick show {run_id} CASE{ledger_option}",
+            )
+        )  # fmt: skip
     return [*points, *_of_judges(run_id, scores, ledger_option)]
 
 

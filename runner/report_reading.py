@@ -237,7 +237,7 @@ def _summary(source: ReportSource, ledger: str, ledger_option: str) -> RunReport
         groups=_group_lines(source, found.groups), metadata_keys=sorted(found.metadata_keys)[:METADATA_KEYS_MAX],
         sessions=session_lines(history.sessions), marks=mark_lines(history.marks), timeline=found.times.line(history),
         open_points=open_points(
-            run.run_id, counts, figures.reasons, scores, ledger_option=ledger_option,
+            run.run_id, counts, figures.reasons, scores, contaminated=figures.contaminated, ledger_option=ledger_option,
             is_from_python=not standing["command"] and standing["next"] == "resume",
         ),
         trouble=found.trouble, trouble_omitted=in_trouble - len(found.trouble),

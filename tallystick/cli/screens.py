@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..runner.device_outlooks import DeviceOutlook, DeviceUse, device_outlooks
 from ..runner.report_models import BudgetLine, PricesLine, RunEnd, RunStanding, RunStatus, TotalsPart
@@ -42,6 +42,7 @@ __all__ = [
     "totals_rows",
 ]
 
+_VARIANTS_SHOWN: Final = 8
 _ACTIONS = {
     "create": "a new run begins",
     "continue": "run {run} goes on",
@@ -52,7 +53,7 @@ _ACTIONS = {
 def show_preflight(screen: Screen, found: Preflight) -> None:
     """Population, worst cost, what identifies the run, what follows a lost answer, and where the ledger lies."""
     screen.line(f"work order {found.name}: {_ACTIONS[found.action].format(run=found.run)}", tone=Tone.STRONG)
-    names = ", ".join(side.name for side in found.variants)
+    names = _some([side.name for side in found.variants])
     sides = plural(len(found.variants), "variant")
     size = f"{plural(found.cases, 'case')} × {sides} ({names}) × {plural(found.repetitions, 'repetition')}"
     tries = f"{plural(found.attempts_max, 'attempt')} each, {plural(found.dispatches_max, 'send')} an attempt"
@@ -63,7 +64,7 @@ def show_preflight(screen: Screen, found: Preflight) -> None:
         *([] if found.conversation is None else [("conversation", _said(found.conversation))]),
         *(("budget", _outlook(line)) for line in found.budgets),
         *([] if found.budgets else [("budget", "none: nothing but these limits bounds what this run may cost")]),
-        *((side.name, _side(found, side)) for side in found.variants),
+        *_sides(found),
         *(("device", _device(one)) for one in found.devices),
         ("judges", ", ".join(found.judges) or "none"),
         *(("prices", price_words(one)) for one in found.prices),
@@ -88,10 +89,26 @@ def show_preflight(screen: Screen, found: Preflight) -> None:
             )
         elif line.kind == "hard" and line.least is not None and Decimal(str(line.least)) > Decimal(str(line.limit)):
             screen.line(
-                f"the budget of {line.unit}{'' if line.scope == 'run' else f' of {line.scope} {line.name}'} is less than"
-                " the plan needs with its judges' calls: what they are not asked is out_of_budget",
+                f"the budget of {line.unit}{'' if line.scope == 'run' else f' of {line.scope} {line.name}'} is less"
+                " than the plan needs with its judges' calls: what they are not asked is out_of_budget",
                 tone=Tone.WARNING,
             )
+
+
+def _sides(found: Preflight) -> list[tuple[str, str]]:
+    """A line for each variant, and of a large grid one for all that are alike."""
+    if len(found.variants) <= _VARIANTS_SHOWN:
+        return [(side.name, _side(found, side)) for side in found.variants]
+    alike: dict[str, list[str]] = {}
+    for side in found.variants:
+        alike.setdefault(_side(found, side), []).append(side.name)
+    return [("variants", f"{_some(names)}: {told}") for told, names in alike.items()]
+
+
+def _some(names: Sequence[str]) -> str:
+    if len(names) <= _VARIANTS_SHOWN:
+        return ", ".join(names)
+    return f"{', '.join(names[:3])} and {len(names) - 3} more"
 
 
 def _side(found: Preflight, side: VariantOutlook) -> str:

@@ -99,6 +99,16 @@ def test_nan_verdicts_spoil_nothing(ledger: Ledger) -> None:
     assert (point["count"], point["reasons"]) == (5, {"malformed_verdict": 5})
 
 
+def test_observations_that_an_earlier_holder_of_the_device_may_have_touched_are_counted(ledger: Ledger) -> None:
+    run = made_run(ledger, [Asked(f"c{number}") for number in range(3)])
+    for slot in (1, 2):
+        answer(ledger, run.run_key, slot)
+    assert "contaminated" not in {one["what"] for one in document(ledger, run.run_id)["open_points"]}
+    ledger.write(lambda tx: tx.event(run.run_key, "attempt.contaminated", {"slot": 2, "attempt": 1}))
+    (point,) = [one for one in document(ledger, run.run_id)["open_points"] if one["what"] == "contaminated"]
+    assert (point["count"], point["command"]) == (1, f"tallystick show {run.run_id} CASE")
+
+
 def test_what_needs_a_look_is_told_with_its_meaning_and_command(ledger: Ledger) -> None:
     run = troubled_run(ledger)
     points = {one["what"]: one for one in document(ledger, run.run_id)["open_points"]}
