@@ -85,7 +85,7 @@ def _qualified(reader: Reader, row: JudgeRow) -> QualifiedPart | None:
 
 def _next(row: EvaluationRow, lines: list[JudgeLine]) -> NextMove:
     reasons = {reason for line in lines for reason in line.no_verdict}
-    if NoVerdictReason.OUT_OF_BUDGET in reasons:
+    if NoVerdictReason.OUT_OF_BUDGET in reasons and _reparsed(row) is None:
         return NextMove.FUND
     if row.ended_us is None:
         return NextMove.RESUME
@@ -93,10 +93,23 @@ def _next(row: EvaluationRow, lines: list[JudgeLine]) -> NextMove:
     return NextMove.DECIDE if reasons or is_unqualified else NextMove.NOTHING
 
 
+def _reparsed(row: EvaluationRow) -> str | None:
+    """The id of the evaluation whose replies this one reads again."""
+    document = parse_json(row.document)
+    assert isinstance(document, dict)
+    found = document.get("reparsed")
+    return None if found is None else str(found)
+
+
 def _command(move: NextMove, row: EvaluationRow, lines: list[JudgeLine], order: str, ledger_option: str) -> str:
+    source = _reparsed(row)
     match move:
         case NextMove.RESUME | NextMove.FUND:
-            return f"tallystick judge {row.run_id} {order}{ledger_option}"
+            # Without it the judges would be asked, and paid for.
+            again = "" if source is None else f" --reparse {source}"
+            return f"tallystick judge {row.run_id} {order}{again}{ledger_option}"
+        case NextMove.DECIDE if source is not None:
+            return ""  # the same reply read again says the same
         case NextMove.DECIDE:
             reasons = sorted({reason for line in lines for reason in line.no_verdict})
             retry = "".join(f" --retry {reason}" for reason in reasons)

@@ -156,9 +156,7 @@ def _exit_line(end: EvaluationEnd) -> tuple[str, Tone]:
             its_run = f"`tallystick resume {end.run} --amend` of the run"
             return f"out of budget: raise the limit, here or by {its_run}, and {command}", Tone.BAD
         case _ if missing:
-            return (
-                f"finished, {plural(missing, 'judgment')} without a verdict; {command} tries them again",
-                Tone.WARNING,
-            )
+            again = f"; {command} tries them again" if end.command else " in the replies that were kept"
+            return f"finished, {plural(missing, 'judgment')} without a verdict{again}", Tone.WARNING
         case _:
             return "finished, and verdicts do not count: qualify the judge with `tallystick qualify`", Tone.WARNING

@@ -25,6 +25,7 @@ from tallystick.runner.evaluations import _plan, describe_judge_order
 from tallystick.runner.judge_orders import JudgeOrder
 from tallystick.runner.protocols import NoVerdict, Observed, Verdict
 from tallystick.runner.qualification import unmet
+from tallystick.runner.stopping import StopSwitch
 from tests.unit.runner.scripted import ANSWERED, FAILED, Scripted, always, execute, in_turn
 from tests.unit.runner.scripted_judge import (
     MALFORMED,
@@ -304,6 +305,18 @@ def test_judges_that_are_asked_nothing_have_no_replies_to_be_read_again(ledger: 
     judge(ledger, run, ScriptedJudge(judge_always(PASSED)))
     with pytest.raises(UsageError, match="none of the judges of strict has replies that could be read again"):
         judge(ledger, run, Function(), reparse="2")
+
+
+def test_the_command_that_goes_on_with_a_reading_asks_nobody(ledger: Ledger) -> None:
+    run = a_run(ledger, cases=2)
+    first = judge(ledger, run, ScriptedJudge(judge_in_turn(MALFORMED, PASSED)), concurrency=1)
+    assert first.command == f"tallystick judge {run} ORDER --retry malformed_verdict"
+    stop = StopSwitch()
+    stop.ask("SIGINT")
+    stopped = judge(ledger, run, ScriptedJudge(judge_always(PASSED)), reparse="2", stop=stop)
+    assert (stopped.next, stopped.command) == ("resume", f"tallystick judge {run} ORDER --reparse {first.id}")
+    read = judge(ledger, run, ScriptedJudge(judge_always(PASSED)), reparse="2")
+    assert (read.next, read.command) == ("decide", "")
 
 
 def test_what_left_no_reply_has_none_to_be_read_again(ledger: Ledger) -> None:
