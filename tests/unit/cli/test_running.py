@@ -299,3 +299,12 @@ def test_a_dry_run_in_json_says_which_run_is_not_gone_on_with(project: Project) 
     earlier = project.give("run", "order.toml", "--dry-run", "--json").document["earlier"]
     assert earlier["run"]
     assert any("target" in change for change in earlier["changes"])
+
+
+def test_dry_run_of_a_large_grid_has_a_line_for_all_variants_that_are_alike(project: Project) -> None:
+    versions = [str(number) for number in range(40)]
+    project.order(target=f'if_unknown = "repeat"\n\n[grid]\nversion = {versions}\n')
+    shown = project.give("run", "order.toml", "--dry-run").out
+    assert "3 cases × 40 variants (0, 1, 2 and 37 more) × 1 repetition = 120 planned" in shown
+    (told,) = [line for line in shown.splitlines() if "which may cost again" in line]
+    assert "0, 1, 2 and 37 more: python; after a lost answer the case is asked anew" in told
