@@ -24,6 +24,8 @@ from .templates import JsonTemplate, TextTemplate, TurnNeeds, read_json_template
 __all__ = ["ChatRequests", "holds_only_text", "read_chat_requests"]
 
 _MARK: Final = '"messages":'
+# With these, services of several vendors put what they have searched for or heard into the request.
+_BRINGS_MORE: Final = frozenset({"web_search_options", "search_parameters", "plugins", "audio"})
 _TEXT_PARTS: Final = frozenset({"text", "refusal"})
 
 
@@ -98,6 +100,8 @@ def read_chat_requests(table: ChatTable, *, place: str) -> ChatRequests:
 def holds_only_text(payload: bytes) -> bool:
     """Whether nothing in the messages of a body stands for more tokens than it has bytes (an image by its address)."""
     body = json.loads(payload)
+    if _BRINGS_MORE & body.keys():
+        return False
     for message in body["messages"]:
         content = message.get("content") if isinstance(message, dict) else None
         if isinstance(content, list):

@@ -14,7 +14,7 @@ __all__ = ["BODY_KEYS", "ChatTable"]
 
 BODY_KEYS: Final = (
     *("temperature", "max_tokens", "max_completion_tokens", "seed"),
-    *("tools", "response_format", "model", "messages", "stream", "stream_options", "n"),
+    *("tools", "response_format", "model", "messages", "stream", "stream_options", "n", "best_of"),
 )
 """Keys of the request's body that the target's own keys make, and that ``extra`` cannot hold."""
 

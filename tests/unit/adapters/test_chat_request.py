@@ -218,6 +218,8 @@ def test_identity_is_what_the_reply_depends_on_and_neither_key_nor_throughput() 
         ({"message": [{"type": "image_url", "image_url": {"url": "http://x/"}}]}, False),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, True),
         ({"tools": [{"type": "web_search"}]}, False),
+        ({"extra": {"web_search_options": {}}}, False),
+        ({"extra": {"top_p": 1}}, True),
     ],
 )
 def test_only_text_is_as_many_tokens_as_bytes_at_most(options: dict[str, Any], is_text: bool) -> None:
