@@ -43,7 +43,6 @@ __all__ = [
 ]
 
 _VARIANTS_SHOWN: Final = 8
-_VARIANTS_SHOWN: Final = 8
 _ACTIONS = {
     "create": "a new run begins",
     "continue": "run {run} goes on",
@@ -94,22 +93,6 @@ def show_preflight(screen: Screen, found: Preflight) -> None:
                 " than the plan needs with its judges' calls: what they are not asked is out_of_budget",
                 tone=Tone.WARNING,
             )
-
-
-def _sides(found: Preflight) -> list[tuple[str, str]]:
-    """A line for each variant, and of a large grid one for all that are alike."""
-    if len(found.variants) <= _VARIANTS_SHOWN:
-        return [(side.name, _side(found, side)) for side in found.variants]
-    alike: dict[str, list[str]] = {}
-    for side in found.variants:
-        alike.setdefault(_side(found, side), []).append(side.name)
-    return [("variants", f"{_some(names)}: {told}") for told, names in alike.items()]
-
-
-def _some(names: Sequence[str]) -> str:
-    if len(names) <= _VARIANTS_SHOWN:
-        return ", ".join(names)
-    return f"{', '.join(names[:3])} and {len(names) - 3} more"
 
 
 def _sides(found: Preflight) -> list[tuple[str, str]]:
