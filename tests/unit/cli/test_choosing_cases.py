@@ -98,3 +98,12 @@ def test_a_table_is_asked_and_kept_as_it_was_chosen(project: Project) -> None:
     with project.opened() as ledger, ledger.reading() as reader:
         kept = json.loads(reader.row("SELECT work_order FROM runs")[0])
     assert kept["cases"]["where"] == {"land": ["de"]}
+
+
+def test_a_larger_sample_is_a_fork_that_reuses_all_of_the_smaller_one(many: Project) -> None:
+    text = many.order().read_text()
+    many.write("order.toml", text.replace('file = "cases.jsonl"', 'file = "cases.jsonl"\nsample = 3'))
+    run = many.give("run", "order.toml", "--json").document["run"]
+    many.write("order.toml", text.replace('file = "cases.jsonl"', 'file = "cases.jsonl"\nsample = 8'))
+    found = many.give("fork", run, "order.toml", "--dry-run", "--json").document
+    assert (found["planned"], found["reused"], found["to_pay"]) == (8, 3, 5)
