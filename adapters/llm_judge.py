@@ -26,7 +26,7 @@ from .http_target import HttpTarget
 from .outcomes import one_line
 from .price_files import prices_of
 from .prices import Amount, ModelPrices, PriceTable
-from .pricing import priced_outcome
+from .pricing import bounds_by_unit, priced_outcome
 from .secrets import SecretTable
 from .tables import Table, nearest, read_table
 from .target_judge import CallingTable, TargetJudge, parts_of
@@ -188,6 +188,20 @@ class LlmJudge(TargetJudge):
     def use_prices(self, prices: PriceTable) -> None:
         """Take the prices of the work order, where the judge's own table has none."""
         self.prices = self.prices or prices
+
+    @property
+    def bounded_units(self) -> frozenset[str]:
+        """The units of budgets of which it can tell what a request uses at most."""
+        return frozenset(self._bounds_for(1))
+
+    def bounds_of(self, prepared: Prepared) -> Mapping[str, int]:
+        """The most that one dispatch can use, by unit: no more tokens go in than the body has bytes."""
+        return self._bounds_for(len(prepared.payload))
+
+    def _bounds_for(self, tokens_in: int) -> Mapping[str, int]:
+        told = (self._table.parameters.get(name) for name in ("max_completion_tokens", "max_tokens"))
+        tokens_out = next((most for most in told if isinstance(most, int) and not isinstance(most, bool)), None)
+        return bounds_by_unit(self.prices, self._table.model, tokens_in=tokens_in, tokens_out=tokens_out)
 
     async def dispatch(self, prepared: Prepared, dispatching: Dispatching) -> Outcome:
         return priced_outcome(await super().dispatch(prepared, dispatching), self.prices, self._table.model)

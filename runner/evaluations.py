@@ -39,6 +39,7 @@ from .judge_session import JudgeSession, JudgeSide, Judging
 from .price_use import give_prices
 from .protocols import Judge
 from .qualification import note_qualifications
+from .request_bounds import bounded_units_of, refuse_unbounded, request_bounds
 from .retry_policy import retry_policy
 from .stopping import StopSwitch
 from .work_order_budgets import read_budgets
@@ -91,6 +92,7 @@ def describe_judge_order(order: JudgeOrder, adapters: Adapters) -> EvaluationDes
         prices = adapters.prices(order.prices, folder=order.folder, place=f"{order.source}: prices")
         give_prices(prices, judges)
         order = order.replaced(prices=prices.document())
+    refuse_unbounded(order, {}, judges)
     for judge in judges:
         if is_calling(judge):
             judge.check()  # type: ignore[attr-defined]  # a judge that calls has it
@@ -273,7 +275,9 @@ def _seen_budgets(row: EvaluationRow) -> dict[str, Any]:
     settings = parse_json(row.settings)
     assert isinstance(settings, dict)
     place = Place(f"evaluation {row.evaluation_no}", ("budgets",))
-    return {spec.unit.value: spec for spec in read_budgets(settings["budgets"], variants=(), place=place)}
+    return {
+        spec.unit.value: spec for spec in read_budgets(settings["budgets"], variants=(), place=place, may_be_told=True)
+    }
 
 
 def _judging(ledger: Ledger, session: EvaluationSession, concurrency: int | None) -> Judging:
@@ -288,8 +292,13 @@ def _judging(ledger: Ledger, session: EvaluationSession, concurrency: int | None
     for judge in session.description.judges:
         number, digest = digests[judge.name]
         sends = int(getattr(judge, "wire_sends_max", 1))
-        holds = holds_of_judge(plans, row.evaluation_id, wire_sends_max=sends) if is_calling(judge) else ()
-        sides.append(JudgeSide(number, judge, digest, holds))
+        if not is_calling(judge):
+            sides.append(JudgeSide(number, judge, digest))
+            continue
+        told = bounded_units_of(judge)
+        holds = holds_of_judge(plans, row.evaluation_id, wire_sends_max=sends, told=told)
+        bounds = request_bounds(judge, plans)
+        sides.append(JudgeSide(number, judge, digest, holds, bounds))
     execution, source = order.execution, session.description.reparse_of
     return Judging(
         sorted(sides, key=lambda side: side.judge_no), variants, retry_policy(execution, chance=random.random),

@@ -45,11 +45,18 @@ def holds_of_leases(budgets: Iterable[BudgetPlan]) -> tuple[Hold, ...]:
 
 
 def holds_of_judge(
-    budgets: Iterable[BudgetPlan], evaluation_id: str | None, *, wire_sends_max: int = 1
+    budgets: Iterable[BudgetPlan],
+    evaluation_id: str | None,
+    *,
+    wire_sends_max: int = 1,
+    told: Collection[str] = (),
 ) -> tuple[Hold, ...]:
-    """What a judge's dispatch sets aside: in the budgets of the run, of judges, and of its own evaluation."""
+    """What a judge's dispatch sets aside: in the budgets of the run, of judges, and of its own evaluation.
+
+    ``told`` names the units of which the judge tells the bound of each request. Raises as `holds_by_variant`.
+    """
     return tuple(
-        _hold(row, wire_sends_max)
+        _hold(row, wire_sends_max, told)
         for row in budgets
         if row.scope == "run" or (row.scope, row.scope_value) in (("role", "judge"), ("evaluation", evaluation_id))
     )

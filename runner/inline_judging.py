@@ -22,6 +22,7 @@ from .judge_session import JudgeSession, JudgeSide, Judging
 from .judging import judge_all
 from .protocols import Judge, Missing, Observed, Outcome, SlotView
 from .qualification import note_qualifications
+from .request_bounds import bounded_units_of, request_bounds
 from .stopping import StopSwitch
 from .stored_cases import case_of
 
@@ -113,8 +114,13 @@ class InlineJudging:
         sides = []
         for row, judge in zip(rows, self._judges, strict=True):
             sends = int(getattr(judge, "wire_sends_max", 1))
-            holds = holds_of_judge(plans, None, wire_sends_max=sends) if is_calling(judge) else ()
-            sides.append(JudgeSide(row.judge_no, judge, row.identity_digest, holds))
+            if not is_calling(judge):
+                sides.append(JudgeSide(row.judge_no, judge, row.identity_digest))
+                continue
+            told = bounded_units_of(judge)
+            holds = holds_of_judge(plans, None, wire_sends_max=sends, told=told)
+            bounds = request_bounds(judge, plans)
+            sides.append(JudgeSide(row.judge_no, judge, row.identity_digest, holds, bounds))
         return sides
 
 

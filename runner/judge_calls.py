@@ -37,6 +37,7 @@ from .judging import judge_error
 from .outcome_facts import facts_of, interrupted_outcome
 from .pacing import Pace
 from .protocols import Dispatching, NoVerdict, Observed, Outcome, Prepared, SlotView, Verdict, WireProgress
+from .request_bounds import RequestBounds
 from .retry_policy import RetryPolicy
 from .stopping import StopSwitch
 from .verdict_rows import by_judge, checked, judgment_row
@@ -74,6 +75,7 @@ class JudgeCalls:
         ledger: Ledger,
         *,
         holds: Mapping[int, tuple[Hold, ...]],
+        bounds: Mapping[int, RequestBounds],
         policy: RetryPolicy,
         deadline_seconds: float,
         pace: Pace,
@@ -81,6 +83,7 @@ class JudgeCalls:
     ) -> None:
         self._ledger = ledger
         self._holds = holds
+        self._bounds = bounds
         self._policy = policy
         self._deadline_seconds = deadline_seconds
         self._pace = pace
@@ -105,12 +108,13 @@ class JudgeCalls:
         try:
             prepared = asked.judge.prepare(asked.observed)
             head = canonical_text(prepared.head)
+            holds = self._holds_of(asked, prepared)
         except Exception as problem:  # noqa: BLE001 - one observation's fault must not stop the others
             return await self._commit(asked, judge_error(problem))
         failures = 0
         while await self._turn(asked.key.judge_no):
             try:
-                sent = await self._begun(asked, prepared, head)
+                sent = await self._begun(asked, prepared, head, holds)
             except BudgetExhausted as full:
                 return await self._commit(asked, NoVerdict(NoVerdictReason.OUT_OF_BUDGET, full.what))
             if sent is None:
@@ -136,7 +140,11 @@ class JudgeCalls:
                 return False
         return True
 
-    async def _begun(self, asked: Asked, prepared: Prepared, head: str) -> DispatchKey | None:
+    def _holds_of(self, asked: Asked, prepared: Prepared) -> tuple[Hold, ...]:
+        holds, bounds = self._holds[asked.key.judge_no], self._bounds.get(asked.key.judge_no)
+        return holds if bounds is None else bounds.holds(holds, prepared)
+
+    async def _begun(self, asked: Asked, prepared: Prepared, head: str, holds: tuple[Hold, ...]) -> DispatchKey | None:
         """The call's first dispatch, its intent being durable; None where somebody asked to stop.
 
         Raises BudgetExhausted where a budget has no room and nothing of this session is under way.
@@ -145,7 +153,7 @@ class JudgeCalls:
         payload = prepared.payload if prepared.keep else None
         intent = JudgeIntent(
             asked.key, self._ledger.ids.next(), head, payload, digest_of_bytes(prepared.payload),
-            len(prepared.payload), asked.judge.if_unknown, self._holds[asked.key.judge_no], asked.solitary,
+            len(prepared.payload), asked.judge.if_unknown, holds, asked.solitary,
         )  # fmt: skip
         if payload is not None and len(payload) > artifacts.INLINE_MAX:
             file = await artifacts.prepare_async(self._ledger, payload)
@@ -254,10 +262,9 @@ class JudgeCalls:
         return False
 
     async def _again(self, asked: Asked, sent: DispatchKey) -> DispatchKey | bool:
-        holds = self._holds[asked.key.judge_no]
         try:
             again = await self._ledger.write_async(
-                lambda tx: dispatch_judgment_again(tx, asked.key, sent, holds),
+                lambda tx: dispatch_judgment_again(tx, asked.key, sent, sent.holds),
                 undo=lambda tx, again: undo_judgment(tx, asked.key, again),
             )
         except BudgetExhausted as full:

@@ -124,7 +124,7 @@ def load_judge_order(path: str | Path) -> JudgeOrder:
 
 
 def _budgets(raw: object, place: Place) -> tuple[BudgetSpec, ...]:
-    found = read_budgets(raw, variants=(), place=place)
+    found = read_budgets(raw, variants=(), place=place, may_be_told=True)
     if any(spec.scope_kind is not BudgetScope.RUN for spec in found):
         place.refuse("a budget here is for the whole evaluation", "Leave out per, role and variant")
     return found

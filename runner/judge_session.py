@@ -29,6 +29,7 @@ from .judge_protocols import CallingJudge, is_calling, lacking, needs_of
 from .judging import ask, ask_now, evidence_digest_of, is_instant
 from .pacing import Pace
 from .protocols import Judge, NoVerdict, Observed, Verdict
+from .request_bounds import RequestBounds
 from .retry_policy import RetryPolicy
 from .stopping import StopSwitch
 from .stored_cases import case_of
@@ -44,12 +45,16 @@ _LOOK_SECONDS: Final = 0.5
 
 @attrs.frozen
 class JudgeSide:
-    """A judge as it is asked: under its number, with the digest of its identity and what each of its calls holds."""
+    """A judge as it is asked: under its number, with the digest of its identity and what each of its calls holds.
+
+    ``bounds`` is set where the judge tells for each request what it can use at most.
+    """
 
     judge_no: int
     judge: Judge
     digest: str
     holds: tuple[Hold, ...] = ()
+    bounds: RequestBounds | None = None
 
 
 @attrs.frozen
@@ -93,6 +98,7 @@ class JudgeSession:
         self._calls = JudgeCalls(
             ledger,
             holds={side.judge_no: side.holds for side in judging.sides},
+            bounds={side.judge_no: side.bounds for side in judging.sides if side.bounds is not None},
             policy=judging.policy,
             deadline_seconds=judging.deadline_seconds,
             pace=Pace(judging.rate_per_second, stop),

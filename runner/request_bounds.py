@@ -1,7 +1,7 @@
 """What a request can use at most, where its target can tell that from the request itself.
 
-A target that can says so by ``bounded_units`` and ``bounds_of``. Then a hard budget needs no ``bound_per_dispatch``,
-and where it has one as well, the lower of the two is set aside: both are bounds.
+A target, or a judge, that can says so by ``bounded_units`` and ``bounds_of``. Then a hard budget needs no
+``bound_per_dispatch``, and where it has one as well, the lower of the two is set aside: both are bounds.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .work_order_files import Place
 
 if TYPE_CHECKING:
     from .executor import VariantSide
+    from .judge_orders import JudgeOrder
     from .work_order import WorkOrder
 
 __all__ = ["BoundingTarget", "RequestBounds", "bounded", "bounded_units_of", "refuse_unbounded", "request_bounds"]
@@ -64,12 +65,12 @@ def bounded(side: VariantSide, prepared: Prepared) -> VariantSide:
     return attrs.evolve(side, holds=side.bounds.holds(side.holds, prepared))
 
 
-def request_bounds(target: Target, plans: Sequence[BudgetPlan]) -> RequestBounds | None:
+def request_bounds(target: Target | Judge, plans: Sequence[BudgetPlan]) -> RequestBounds | None:
     """How holds follow from requests; None where no budget counts what the target can tell."""
     units = bounded_units_of(target)
     if not any(plan.unit in units for plan in plans):
         return None
-    bounds_of: Callable[[Prepared], Mapping[str, int]] = target.bounds_of  # type: ignore[attr-defined]  # it has units
+    bounds_of: Callable[[Prepared], Mapping[str, int]] = target.bounds_of  # type: ignore[union-attr]  # it has units
     return RequestBounds(bounds_of, frozenset(plan.budget_no for plan in plans if plan.bound_amount is None))
 
 
@@ -79,7 +80,7 @@ def bounded_units_of(target: object) -> frozenset[str]:
     return found
 
 
-def refuse_unbounded(order: WorkOrder, targets: Mapping[str, Target], judges: Sequence[Judge]) -> None:
+def refuse_unbounded(order: WorkOrder | JudgeOrder, targets: Mapping[str, Target], judges: Sequence[Judge]) -> None:
     """Refuse a hard budget that has no bound, and counts what somebody sends who cannot tell one."""
     for spec in order.budgets:
         if spec.kind is not BudgetKind.HARD or spec.bound_per_dispatch is not None:
@@ -103,7 +104,11 @@ def _counted(spec: BudgetSpec, targets: Mapping[str, Target], judges: Sequence[J
         and (is_run or role == "target" or (spec.scope_kind is BudgetScope.VARIANT and spec.scope_value == name))
     ]
     if is_run or role == "judge":
-        found += [f"judge {judge.name}" for judge in judges if is_calling(judge)]
+        found += [
+            f"judge {judge.name}"
+            for judge in judges
+            if is_calling(judge) and spec.unit.value not in bounded_units_of(judge)
+        ]
     if role == "device":
         found += ["a device" for target in targets.values() if hasattr(target, "devices")]
     return found

@@ -17,7 +17,7 @@ from tallystick.ledger.canonical import JsonValue, canonical_text
 from tallystick.ledger.errors import SecretMissing, WorkOrderInvalid
 from tallystick.ledger.states import DispatchState
 from tallystick.runner.judge_protocols import CallingJudge
-from tallystick.runner.protocols import MISSING, Missing, NoVerdict, Observed, Outcome, Usage, Verdict
+from tallystick.runner.protocols import MISSING, Missing, NoVerdict, Observed, Outcome, Prepared, Usage, Verdict
 
 from .http_makers import echo_server, listening
 from .makers import make_case, make_dispatching
@@ -217,6 +217,16 @@ def test_a_cost_is_rounded_up_and_cached_tokens_without_a_price_cost_what_others
     assert (
         cost(make(model="m-1", prices={"usd_per_million_in": "1", "usd_per_million_out": "0"}), used(9, 0, 9)) == 9000
     )
+
+
+def test_a_request_is_bounded_by_its_bytes_and_the_most_tokens_of_its_reply() -> None:
+    prices = {"usd_per_million_in": "1", "usd_per_million_out": "2"}
+    bare, bounded = (make(model="m-1", prices=prices, parameters=told) for told in ({}, {"max_tokens": 10}))
+    assert bare.bounded_units == {"tokens_in"}
+    assert bounded.bounded_units == {"tokens_in", "tokens_out", "tokens", "nanousd"}
+    assert dict(bounded.bounds_of(Prepared(b"x" * 100))) == {
+        "tokens_in": 100, "tokens_out": 10, "tokens": 110, "nanousd": 100_000 + 20_000,
+    }  # fmt: skip
 
 
 def test_prices_of_the_work_order_count_where_the_judge_has_none() -> None:

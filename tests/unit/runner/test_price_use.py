@@ -76,6 +76,11 @@ def test_a_hard_budget_of_money_needs_no_bound_where_prices_and_tokens_tell_it()
     assert found.targets["default"].bounds_of(None)["nanousd"] == 120_000  # type: ignore[attr-defined]
 
 
+def test_a_judge_under_it_needs_no_bound_either_where_its_reply_is_bounded() -> None:
+    bounded = target(tokens_in_max=100, tokens_out_max=10)
+    assert described(target=bounded, budgets={"usd": "1.00"}, judges=[judge(parameters={"max_tokens": 50})]).judges
+
+
 @pytest.mark.parametrize("change", [{"prices": None}, {"target": target()}, {"judges": [judge()]}])
 def test_e08b_a_hard_budget_of_money_whose_bound_is_not_known_is_refused_in_one_line(change: dict[str, Any]) -> None:
     bounded = target(tokens_in_max=100, tokens_out_max=10)
