@@ -35,7 +35,7 @@ demo: $(INSTALLED)
 	$(RUN) examples/language-id/demo.py
 
 test: $(INSTALLED)
-	$(RUN) -m pytest -m "not soak and not browser" -n $(WORKERS) $(ARGS)
+	$(RUN) -m pytest -m "not soak and not browser" -n $(WORKERS) --dist worksteal $(ARGS)
 
 # Four steps, so that `make --keep-going check` shows the findings of all.
 check: check-lint check-format check-types check-layers
@@ -68,7 +68,7 @@ bench: $(BENCH_TOOLS)
 	$(RUN) bench/run_all.py $(ARGS)
 
 wheel-test: $(INSTALLED)
-	.ci/wheel-test $(RUN) -n $(WORKERS) $(ARGS)
+	.ci/wheel-test $(RUN) -n $(WORKERS) --dist worksteal $(ARGS)
 
 acceptance-record: $(INSTALLED)
 	$(RUN) docs/acceptance_record.py

@@ -1,0 +1,23 @@
+"""Where the tests keep their files: in memory where there is room, since thousands of ledgers sync thousands of times.
+
+Nothing is lost by it: a killed process leaves the same files there, and what a loss of power takes is tested by a rig
+that records the syncs themselves (`tests/power`). ``--basetemp`` or ``PYTEST_DEBUG_TEMPROOT`` name another place.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+_MEMORY: Final = Path("/dev/shm")
+_ROOM_BYTES: Final = 4 << 30
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    named = config.getoption("basetemp") or os.environ.get("PYTEST_DEBUG_TEMPROOT")
+    if not named and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _ROOM_BYTES:
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(_MEMORY)
