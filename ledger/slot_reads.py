@@ -250,13 +250,18 @@ def _held(reader: Reader, call_id: str, dispatch_no: int) -> dict[str, int]:
 
 @attrs.frozen
 class Score:
-    """One judge's figures for one variant. ``judged`` is the denominator; ``planned`` the population."""
+    """One judge's figures for one variant, of the ``planned`` population.
+
+    ``rated`` of the ``judged`` say whether it passed, ``scored`` have a score, ``score_sum`` together.
+    """
 
     judge: str
     variant: str
     planned: int
     judged: int
     passed: int
+    rated: int
+    scored: int
     score_sum: float | None
     no_verdict: dict[str, int]
 
@@ -275,8 +280,9 @@ def scores_of(reader: Reader, run_key: int, evaluation_no: int = 1) -> list[Scor
     reasons: dict[tuple[int, int], dict[str, int]] = {}
     for judge, variant, reason, count in reader.rows(_REASONS, (run_key, evaluation_no)):
         reasons.setdefault((judge, variant), {})[reason] = count
+    nothing = (0, 0, 0, 0, None)
     return [
-        Score(*_more((name, variant, planned.get(variant_no, 0)), *found.get((judge_no, variant_no), (0, 0, None)),
+        Score(*_more((name, variant, planned.get(variant_no, 0)), *found.get((judge_no, variant_no), nothing),
                      reasons.get((judge_no, variant_no), {})))
         for judge_no, name in judges
         for variant_no, variant in variants
@@ -288,7 +294,8 @@ _SELECTED_JUDGMENTS = (
     " AND s.selected_attempt = j.attempt_no WHERE j.run_key = ? AND j.evaluation_no = ?"
 )
 _SCORES = (
-    "SELECT j.judge_no, s.variant_no, count(*), coalesce(sum(j.passed), 0), sum(CAST(j.score AS REAL))"
+    "SELECT j.judge_no, s.variant_no, count(*), coalesce(sum(j.passed), 0), count(j.passed), count(j.score),"
+    " sum(CAST(j.score AS REAL))"
     f"{_SELECTED_JUDGMENTS} AND j.state = 'judged' GROUP BY j.judge_no, s.variant_no"
 )
 _REASONS = (

@@ -45,7 +45,6 @@ class ScoreInterval(ScoreLine):
     """
 
     cases: int = 0
-    rated: int = 0
     rate: float | None = None
     rate_low: float | None = None
     rate_high: float | None = None

@@ -102,13 +102,14 @@ class TotalsPart(Part):
 
 
 class ScoreLine(Part):
-    """``passed`` of ``judged`` of ``planned``; ``mean`` is over those judged with a score."""
+    """``judged`` of ``planned``, of which ``rated`` say whether it passed; ``mean`` is over those with a score."""
 
     judge: str
     variant: str
     planned: int
     judged: int
     passed: int
+    rated: int = 0
     mean: float | None
     no_verdict: dict[str, int]
 

@@ -302,7 +302,7 @@ def _scores(reader: Reader, run: RunRow) -> list[ScoreLine]:
     return [
         ScoreLine(
             judge=one.judge, variant=one.variant, planned=one.planned, judged=one.judged, passed=one.passed,
-            mean=None if one.score_sum is None or not one.judged else one.score_sum / one.judged,
+            rated=one.rated, mean=None if one.score_sum is None or not one.scored else one.score_sum / one.scored,
             no_verdict=dict(sorted(one.no_verdict.items())),
         )
         for one in scores_of(reader, run.run_key)

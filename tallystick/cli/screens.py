@@ -251,7 +251,8 @@ def _figures(screen: Screen, found: RunStanding) -> None:
     if found.scores:
         rows = [
             (
-                one.judge, one.variant, f"{one.passed} of {one.judged}", _rate(one.passed, one.judged),
+                one.judge, one.variant, f"{one.passed} of {one.rated}" if one.rated or not one.judged else "",
+                _rate(one.passed, one.rated) if one.rated or not one.judged else "",
                 "" if one.mean is None else f"{one.mean:.4g}", f"{one.judged} of {one.planned}",
                 joined(f"{count} {reason}" for reason, count in one.no_verdict.items()),
             )

@@ -68,6 +68,18 @@ def test_a_judge_that_only_scores_has_no_rate_and_agrees_with_none_that_passes(j
     assert found["agreements"][0]["count"] == 0
 
 
+def test_a_runs_own_judge_that_only_scores_has_no_rate_and_a_mean_of_its_scores(project: Project) -> None:
+    path = project.order()
+    (project.folder / "judges.py").write_text("def some(answer):\n    return 0.5 if answer == 1 else True\n")
+    some = '[[judges]]\nkind = "python"\nname = "some"\nfile = "judges.py"\nfunction = "some"\nscale = [0, 1]\n'
+    path.write_text(path.read_text().replace('[[judges]]\nkind = "exact"\n', some))
+    project.give("run", "order.toml")
+    (score,) = project.give("status", "asked", "--json").document["scores"]
+    assert (score["judged"], score["passed"], score["rated"], score["mean"]) == (3, 2, 2, 0.5)
+    (line,) = (line for line in project.give("status", "asked").out.splitlines() if line.strip().startswith("some"))
+    assert line.split()[2:8] == ["2", "of", "2", "100.0%", "0.5", "3"]
+
+
 def test_why_there_is_no_verdict_is_told_by_an_example_of_each_reason(judged: Project) -> None:
     (judged.folder / "unfit.toml").write_text(EXACT.replace("exact", "similarity"))
     done = judged.give("judge", "asked", "unfit.toml")
