@@ -20,6 +20,7 @@ from .chat_request import holds_only_text, read_chat_requests
 from .chat_table import ChatTable
 from .http_table import HttpTable
 from .http_target import HttpTarget
+from .outcomes import one_line
 from .price_files import prices_of
 from .pricing import bounds_by_unit, priced_outcome
 from .secrets import SecretTable, secret_value
@@ -98,6 +99,16 @@ class ChatTarget(HttpTarget):
             return {} if declared is None else self._bounds_for(declared)
         size = len(prepared.payload)
         return self._bounds_for(size if declared is None else min(size, declared))
+
+    def why_untold(self, unit: str) -> str:
+        """What it lacks to tell the unit of requests of text."""
+        if self._chat.reply_tokens_max is None:
+            return "max_tokens is missing, and nothing else bounds a reply"
+        if unit == "nanousd":
+            return (
+                "it has no prices" if self.prices is None else f'the model "{one_line(self._chat.model)}" has no price'
+            )
+        return f"it counts no {unit}"
 
     def _bounds_for(self, tokens_in: int) -> Mapping[str, int]:
         tokens_out = self._chat.reply_tokens_max

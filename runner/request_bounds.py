@@ -35,7 +35,10 @@ class BoundingTarget(Protocol):
         """The units of budgets (``tokens``, ``nanousd``) that it can tell for requests of the usual kind."""
 
     def bounds_of(self, prepared: Prepared) -> Mapping[str, int]:
-        """The most that one dispatch of the request can use, by unit; without a unit that it cannot tell."""
+        """The most that one dispatch of the request can use, by unit; without a unit that it cannot tell.
+
+        A method ``why_untold(unit)`` may say, in a few words for people, what it lacks to tell a unit.
+        """
 
 
 @attrs.frozen
@@ -88,30 +91,35 @@ def refuse_unbounded(order: WorkOrder | JudgeOrder, targets: Mapping[str, Target
         key = UNITS[spec.unit].key
         for who in _counted(spec, targets, judges):
             Place(order.source).at("budgets", key).refuse(
-                f"a hard budget of {key} needs the most that one dispatch can use, and {who} cannot tell it",
+                f"a hard budget of {key} needs the most that one dispatch can use, and {who}",
                 'Give bound_per_dispatch, or say kind = "soft" and accept that it may be overrun',
             )
 
 
 def _counted(spec: BudgetSpec, targets: Mapping[str, Target], judges: Sequence[Judge]) -> list[str]:
-    """Whom the budget counts, as far as they cannot tell what a request uses at most."""
+    """Whom the budget counts, as far as they cannot tell what a request uses at most, and why where they say so."""
     is_run = spec.scope_kind is BudgetScope.RUN
     role = spec.scope_value if spec.scope_kind is BudgetScope.ROLE else ""
     found = [
-        f"{target.kind} target {name}" if len(targets) > 1 else f"a {target.kind} target"
+        _told(f"{target.kind} target {name}" if len(targets) > 1 else f"a {target.kind} target", target, spec)
         for name, target in targets.items()
         if spec.unit.value not in bounded_units_of(target)
         and (is_run or role == "target" or (spec.scope_kind is BudgetScope.VARIANT and spec.scope_value == name))
     ]
     if is_run or role == "judge":
         found += [
-            f"judge {judge.name}"
+            _told(f"judge {judge.name}", judge, spec)
             for judge in judges
             if is_calling(judge) and spec.unit.value not in bounded_units_of(judge)
         ]
     if role == "device":
-        found += ["a device" for target in targets.values() if hasattr(target, "devices")]
+        found += ["a device cannot tell it" for target in targets.values() if hasattr(target, "devices")]
     return found
+
+
+def _told(who: str, adapter: object, spec: BudgetSpec) -> str:
+    why: Callable[[str], str] | None = getattr(adapter, "why_untold", None)
+    return f"{who} cannot tell it" + (f": {why(spec.unit.value)}" if why is not None else "")
 
 
 def _unbounded(unit: str) -> UsageError:

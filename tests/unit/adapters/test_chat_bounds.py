@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from tallystick._wiring import ADAPTERS
 from tallystick.adapters.chat_target import ChatTarget, from_work_order
 from tallystick.adapters.price_files import prices_of
 from tallystick.ledger.errors import WorkOrderInvalid
+from tallystick.runner.descriptions import describe
 from tallystick.runner.protocols import Case
+from tallystick.runner.work_order import WorkOrder
 
 from .makers import Service, make_case, make_slot, run_case
 
@@ -62,6 +65,24 @@ def test_declared_bound_of_what_goes_in_counts_for_images_and_where_it_is_lower(
 )
 def test_c20_units_that_it_can_tell_are_known_before_any_request(options: dict[str, Any], units: set[str]) -> None:
     assert make(**options).bounded_units == units
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"prices": PRICES}, "max_tokens is missing, and nothing else bounds a reply"),
+        ({"max_tokens": 4}, "it has no prices"),
+        ({"max_tokens": 4, "prices": PRICES, "model": "unpriced"}, 'the model "unpriced" has no price'),
+    ],
+)
+def test_c20_what_is_missing_for_a_hard_budget_of_money_is_said(options: dict[str, Any], why: str) -> None:
+    order = WorkOrder(
+        "chat", cases=[{"id": "a", "input": "x"}], budgets={"usd": "1"},
+        target={"kind": "chat", "url": "http://127.0.0.1:1/", "model": "small", **options},
+    )  # fmt: skip
+    with pytest.raises(WorkOrderInvalid) as caught:
+        describe(order, ADAPTERS)
+    assert f"and a chat target cannot tell it: {why}. Give bound_per_dispatch" in str(caught.value)
 
 
 @pytest.fixture
