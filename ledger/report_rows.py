@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from .artifacts import ANSWER, text_of
 from .history import RunHistory
 from .ledger import Reader
+from .report_sums import CLASSES
 from .states import JudgmentState
 
 __all__ = [
@@ -50,7 +51,7 @@ _ATTEMPTS_ALONE: Final = (
 _DISPATCHES: Final = (
     "SELECT c.slot_no, c.attempt_no, c.call_id, d.dispatch_no, d.state, d.intended_us, d.ended_us, d.duration_us,"
     " d.bytes_sent, d.status, d.reason, d.message, d.settled_by, d.tokens_in, d.tokens_out, d.cost_nanousd, d.replay,"
-    " d.usage ->> '$.classes'"
+    f" {CLASSES}"
     " FROM calls c JOIN dispatches d ON d.call_id = c.call_id WHERE c.run_key = ? AND c.owner = 'attempt'"
     " AND c.reused_from IS NULL"  # what was sent for another run
     " AND c.slot_no > ? AND c.slot_no <= ? ORDER BY c.slot_no, c.attempt_no, c.position, d.dispatch_no"

@@ -51,9 +51,11 @@ def judge_rows(reader: Reader, run_key: int, evaluation_no: int) -> list[JudgeRo
     ]
 
 
+CLASSES: Final = "iif(json_valid(d.usage), d.usage -> '$.classes', NULL)"
+"""A dispatch's tokens by class as JSON text; another program may have written what is no JSON."""
 _BY_JUDGES: Final = (
-    "SELECT c.call_id, d.dispatch_no, d.state, d.tokens_in, d.tokens_out, d.cost_nanousd, d.usage ->> '$.classes',"
-    " j.evaluation_no, j.judge_no, j.slot_no, j.attempt_no, j.sample_no FROM calls c"
+    "SELECT c.call_id, d.dispatch_no, d.state, d.tokens_in, d.tokens_out, d.cost_nanousd,"
+    f" {CLASSES}, j.evaluation_no, j.judge_no, j.slot_no, j.attempt_no, j.sample_no FROM calls c"
     " JOIN dispatches d ON d.call_id = c.call_id"
     " LEFT JOIN judgments j ON j.run_key = c.run_key AND j.evaluation_no = c.evaluation_no AND j.judge_no = c.judge_no"
     " AND j.slot_no = c.slot_no AND j.attempt_no = c.attempt_no AND j.sample_no = c.sample_no"

@@ -34,4 +34,4 @@ def price_changes(reader: Reader, run_key: int, *, event: int | None = None) -> 
         (run_key, event),
     )
     found = [stored_json(text).get("prices") for (text,) in rows]
-    return [prices for prices in found if prices is not None]
+    return [prices for prices in found if isinstance(prices, list)]

@@ -57,16 +57,18 @@ _TAKEN_OVER: Final = (
     f"SELECT {_SUMS} FROM calls c INDEXED BY calls_of_attempt JOIN dispatches d ON d.call_id = c.call_id"
     " WHERE c.reused_from IS NOT NULL AND c.owner = 'attempt' AND c.run_key = ? GROUP BY d.state"
 )
+_CLASSES: Final = (
+    "SELECT e.key, sum(e.value) FROM calls c JOIN dispatches d ON d.call_id = c.call_id,"
+    " json_each(iif(json_valid(d.usage), d.usage, '{}'), '$.classes') e"
+    " WHERE c.run_key = ? AND c.owner = ? AND c.reused_from IS NULL"
+    " AND d.usage IS NOT NULL AND d.state <> 'unknown' AND e.type = 'integer'"
+    " AND e.value BETWEEN 0 AND 1000000000000000 GROUP BY e.key"  # a sum that overflows would be an error
+)
 _NOT_MADE_HERE: Final = (
     "SELECT count(*), count(*) FILTER (WHERE state = 'observed') FROM attempts WHERE run_key = ?"
     " AND reused_from IS NOT NULL"
 )
 _IS_FORK: Final = "SELECT forked_from IS NOT NULL FROM runs WHERE run_key = ?"
-_CLASSES: Final = (
-    "SELECT e.key, sum(e.value) FROM calls c JOIN dispatches d ON d.call_id = c.call_id,"
-    " json_each(d.usage, '$.classes') e WHERE c.run_key = ? AND c.owner = ? AND c.reused_from IS NULL"
-    " AND d.usage IS NOT NULL AND d.state <> 'unknown' GROUP BY e.key"
-)
 _ATTEMPTED: Final = (
     "SELECT coalesce(sum(attempts), 0), count(*) FILTER (WHERE state = 'selected') FROM slots WHERE run_key = ?"
 )

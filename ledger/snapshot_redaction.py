@@ -65,7 +65,7 @@ RULES: Final[dict[str, Places]] = {
 """Kinds of contents that a rule may name; ``text:REGEX`` is the other form of a rule."""
 
 _EVERYTHING: Final = (_CASES, _REQUESTS, _ANSWERS, _MESSAGES, _JUDGMENTS)
-_EVENT_TEXTS: Final = ("message", "by", "differences", "facts", "settings", "name", "judges", "variants")
+_EVENT_TEXTS: Final = ("message", "by", "differences", "facts", "settings", "name", "judges", "variants", "prices")
 _IN_WORDS: Final = frozenset(
     {"budget.amended", "budget.bound_amended", "device.cleared", "device.quarantined", "dispatch.settled",
      "lease.revoked", "run.adopted", "run.cancelled", "run.stop_asked"}

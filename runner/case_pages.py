@@ -6,7 +6,7 @@ import base64
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from ..ledger.canonical import parse_json, stored_json
 from ..ledger.case_reads import DispatchPage, JudgmentPage
@@ -287,12 +287,11 @@ def _dispatch(page: DispatchPage) -> DispatchPart:
 
 
 def _usage(text: str) -> DispatchUsage | None:
-    told = stored_json(text)
     try:
-        # A snapshot that was redacted has nothing of it.
+        told = stored_json(text)
         return DispatchUsage.model_validate(told) if told else None
-    except ValidationError:
-        return DispatchUsage(raw=told)  # another program wrote it
+    except ValueError:  # another program wrote it, or a snapshot that was redacted has nothing of it
+        return DispatchUsage(raw=text)
 
 
 def _instant(us: int | None) -> str | None:

@@ -10,11 +10,11 @@ from typing import Final
 
 import attrs
 
-from ..ledger.canonical import stored_json
 from ..ledger.report_rows import GivenJudgment, SlotRow
 from ..ledger.states import DispatchState, SlotState
 from ..ledger.verdicts import reason_without_observation
 from .agreement import Agreement, agreement_of
+from .price_lines import told_classes
 from .report_document import ScoreInterval
 from .report_models import Population
 from .report_slots import flags_of, seconds_of, useful_dispatches
@@ -142,7 +142,7 @@ class Spent:
         self.unpriced += cost is None and was_sent
         self.unmetered += (tokens_in is None or tokens_out is None) and was_sent
         if classes is not None:
-            self.classes.update(stored_json(classes))
+            self.classes.update(told_classes(classes))
 
 
 @attrs.define

@@ -99,3 +99,20 @@ def test_c21_the_page_of_a_case_says_what_was_reported_and_what_is_wrong_with_it
     assert cut is not None
     assert cut.seen == {"tokens_out": 6, "cost_nanousd": COST}
     assert cut.classes == {"input": 6, "cache_read": 4}
+
+
+FOREIGN = [
+    "no JSON", "5", "[]", '{"classes": 5}', '{"classes": [1, 2]}', '{"classes": null}',
+    '{"classes": {"input": "9", "output": -1, "reasoning": 1.5, "cache_read": 9223372036854775807, "other": 3}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_what_another_program_wrote_as_usage_breaks_no_view(ledger: Ledger, text: str) -> None:
+    found = run(ledger, TOLD, TOLD, TOLD)
+    change = "UPDATE dispatches SET usage = ? WHERE call_id <> (SELECT min(call_id) FROM dispatches)"
+    ledger.write(lambda tx: tx.change(change, (text,)))
+    totals = document(ledger, found)["totals"]
+    assert totals["tokens_by_class"] == {"input": 6, "cache_read": 4, "output": 1, "reasoning": 5}
+    assert status_of(ledger, found).totals.model_dump() == totals  # type: ignore[union-attr]
+    usage_shown(ledger, found, "c1")
