@@ -6,6 +6,7 @@ headless Chromium where there is one.
 
 from __future__ import annotations
 
+import resource
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from measure import Asked, Figures, Row, child, environment, peak_megabytes, run_script, scratch_folder, take_in_turns
+from measure import (
+    Asked,
+    Figures,
+    Row,
+    Taken,
+    child,
+    environment,
+    peak_megabytes,
+    run_script,
+    scratch_folder,
+    take_in_turns,
+)
 from reported_runs import made_to_report
 
 _FORMS = ("terminal", "json", "html", "md", "csv", "junit")
@@ -43,7 +55,8 @@ def _command(folder: str, *words: str) -> Figures:
     command = [sys.executable, "-m", "tallystick", *words, "--ledger", str(Path(folder) / "ledger.db")]
     began = time.perf_counter()
     subprocess.run(command, env=environment(), check=True, stdout=subprocess.DEVNULL)
-    return {"seconds": time.perf_counter() - began, "megabytes": peak_megabytes(children=True)}
+    took, used = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {"seconds": took, "cpu": used.ru_utime + used.ru_stime, "megabytes": peak_megabytes(children=True)}
 
 
 def opening(*, folder: str) -> Figures:
@@ -75,21 +88,20 @@ def rows(asked: Asked) -> Sequence[Row]:
         for form in _FORMS:
             taken = take_in_turns(__file__, ("reporting",), repetitions=asked.repetitions, folder=str(folder),
                                   form=form)  # fmt: skip
-            seconds, memory = (taken.median("reporting", figure) for figure in ("seconds", "megabytes"))
-            made.append(_row(f"report of {slots:,} as {form}", seconds, memory, due=not asked.quick))
+            made.append(_row(f"report of {slots:,} as {form}", taken, "reporting", due=not asked.quick))
         taken = take_in_turns(__file__, ("comparing",), repetitions=asked.repetitions, folder=str(folder))
-        seconds, memory = (taken.median("comparing", figure) for figure in ("seconds", "megabytes"))
-        made.append(_row(f"comparison of {slots:,} by language", seconds, memory, due=False))
+        made.append(_row(f"comparison of {slots:,} by language", taken, "comparing", due=False))
     if shutil.which("chromedriver"):
         made.append(_page(asked))
     return made
 
 
-def _row(case: str, seconds: float, memory: float, *, due: bool) -> Row:
+def _row(case: str, taken: Taken, name: str, *, due: bool) -> Row:
+    seconds, cpu, memory = (taken.median(name, figure) for figure in ("seconds", "cpu", "megabytes"))
     reached = seconds < _SECONDS_MUST and memory < _MEGABYTES_MUST
     return Row(
         case=case, ours=f"{seconds:.1f} s", must=f"< {_SECONDS_MUST} s, < 1 GB" if due else "",
-        reached=reached if due else None, more=f"peak {memory:.0f} MB",
+        reached=reached if due else None, more=f"CPU {cpu:.1f} s, peak {memory:.0f} MB",
     )  # fmt: skip
 
 
