@@ -44,6 +44,9 @@ __all__ = [
 FIXTURES: Final = Path(__file__).resolve().parents[1] / "fixtures"
 COMMAND_LINE: Final = (sys.executable, "-m", "tallystick")
 DRIVER: Final = (sys.executable, str(FIXTURES / "coordinator.py"))
+_SCRIPTS: Final = tuple(
+    (sys.executable, str(FIXTURES / name)) for name in ("guarded_script.py", "embedding_harness.py")
+)
 PATIENCE_SECONDS: Final = 60.0
 """How long a test waits for another process before it says that this hangs; never what it expects."""
 
@@ -221,9 +224,8 @@ class Coordinator:
     def _started(
         self, command: Sequence[str], folder: Path, environment: Mapping[str, str], inherited: Sequence[int]
     ) -> subprocess.Popen[bytes] | Bred:
-        program = next(
-            (program for program in (COMMAND_LINE, DRIVER) if tuple(command[: len(program)]) == program), None
-        )
+        bred = (COMMAND_LINE, DRIVER, *_SCRIPTS)
+        program = next((program for program in bred if tuple(command[: len(program)]) == program), None)
         if program is not None:
             arguments = command[len(program) :]
             return breed(

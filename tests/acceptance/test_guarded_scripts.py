@@ -105,7 +105,7 @@ def test_a_hard_budget_stops_a_script_and_a_larger_one_lets_it_go_on(site: Site)
     check_invariants(site.ledger, site.requests())
 
 
-@pytest.mark.parametrize("form", ["calls", "threads"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("point", "passage"),
     [
