@@ -34,8 +34,8 @@ _ADD_SETTLEMENT = hot_insert(
 )
 
 _TOLD = (
-    "SELECT tokens_in, tokens_out, cost_nanousd, usage, usage ->> '$.seen.tokens_out',"
-    " usage ->> '$.seen.cost_nanousd' FROM dispatches WHERE call_id = ? AND dispatch_no = ?"
+    "SELECT tokens_in, tokens_out, cost_nanousd, usage, told ->> '$.seen.tokens_out', told ->> '$.seen.cost_nanousd'"
+    " FROM (SELECT *, iif(json_valid(usage), usage, NULL) told FROM dispatches WHERE call_id = ? AND dispatch_no = ?)"
 )
 
 
@@ -160,10 +160,14 @@ def _with_what_was_told(tx: Transaction, settlement: Settlement) -> Settlement:
         return settlement
     tokens_in, tokens_out, cost, usage, out_seen, cost_seen = told
     facts = attrs.evolve(
-        facts, tokens_in=tokens_in, tokens_out=tokens_out, cost_nanousd=cost, usage=usage, tokens_out_seen=out_seen,
-        cost_nanousd_seen=cost_seen,
+        facts, tokens_in=tokens_in, tokens_out=tokens_out, cost_nanousd=cost, usage=usage,
+        tokens_out_seen=_seen(out_seen), cost_nanousd_seen=_seen(cost_seen),
     )  # fmt: skip
     return attrs.evolve(settlement, facts=facts)
+
+
+def _seen(told: object) -> int | None:
+    return told if isinstance(told, int) and told >= 0 else None  # another program may have written it
 
 
 def _settle_attempt(tx: Transaction, key: DispatchKey, settlement: Settlement) -> SlotState:

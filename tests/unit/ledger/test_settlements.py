@@ -391,3 +391,11 @@ def test_a_late_answer_settles_once_and_a_decision_after_it_is_refused(ledger: L
     with pytest.raises(TransitionRefused, match="not unknown"):
         settle(ledger, key, Decision.GIVE_UP)
     assert budget_row(ledger, run_key, 2)[:2] == (0, 7)
+
+
+@pytest.mark.parametrize("usage", ["no JSON", "5", '{"seen": 5}', '{"seen": {"tokens_out": "9", "cost_nanousd": -1}}'])
+def test_usage_that_another_program_wrote_settles_at_the_bound(usage: str, ledger: Ledger, run_key: int) -> None:
+    key = lose(ledger, run_key)
+    ledger.write(lambda tx: tx.change("UPDATE dispatches SET usage = ?", (usage,)))
+    settle(ledger, key, Decision.GIVE_UP)
+    assert budget_row(ledger, run_key, 2)[:2] == (0, BOUND)
