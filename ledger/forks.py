@@ -23,7 +23,7 @@ __all__ = ["Kept", "KeptUnknown", "OpenSend", "TakenOver", "discard_taken", "nam
 
 _PER_BATCH: Final = 5_000
 _UNKNOWN_PER_BATCH: Final = 200
-_DELETED_PER_BATCH: Final = 500
+_DELETED_PER_BATCH: Final = 20_000
 
 _COPY_ATTEMPT: Final = (
     "INSERT INTO attempts (run_key, slot_no, attempt_no, state, worker_id, fingerprint, contaminated, began_us,"
@@ -81,14 +81,25 @@ _COPY_DISPATCH: Final = (
 )
 _CALLS_OF: Final = "SELECT c.call_id FROM calls c"
 _OF_RUN: Final = f"WHERE c.run_key = ?1 AND c.owner = 'attempt' LIMIT {_DELETED_PER_BATCH}"
-_DISCARD: Final = (
-    f"DELETE FROM dispatches WHERE call_id IN ({_CALLS_OF} JOIN dispatches d ON d.call_id = c.call_id {_OF_RUN})",
-    f"DELETE FROM calls WHERE call_id IN ({_CALLS_OF} {_OF_RUN})",
-    *(
+
+
+def _of_slots(table: str) -> str:
+    return (
         f"DELETE FROM {table} WHERE run_key = ?1 AND slot_no IN"
         f" (SELECT slot_no FROM {table} WHERE run_key = ?1 LIMIT {_DELETED_PER_BATCH})"
-        for table in ("observations", "attempts")
+    )
+
+
+# What is deleted, and where the database looks whether something still refers to a row of it. Without an index it would
+# go through the whole table for each row: six minutes for 20,000 attempts in a ledger with 40,000 calls.
+_DISCARD: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    (f"DELETE FROM dispatches WHERE call_id IN ({_CALLS_OF} JOIN dispatches d ON d.call_id = c.call_id {_OF_RUN})", ()),
+    (
+        f"DELETE FROM calls WHERE call_id IN ({_CALLS_OF} {_OF_RUN})",
+        ("observations (call_id)", "judgments (call_id)", "turns (call_id)"),
     ),
+    (_of_slots("observations"), ()),
+    (_of_slots("attempts"), ("calls (run_key, slot_no, attempt_no)",)),
 )
 
 _Item = TypeVar("_Item")
@@ -239,9 +250,22 @@ def _kept_bodies(tx: Transaction, run_key: int) -> Iterator[dict[str, Any]]:
 
 def discard_taken(ledger: Ledger, run_key: int) -> None:
     """Remove what was copied into a run that was never shown, in bounded batches."""
-    for sql in _DISCARD:
-        while ledger.write(lambda tx, sql=sql: tx.change(sql, (run_key,))):  # type: ignore[misc]
+    with ledger.reading() as reader:
+        if reader.row("SELECT 1 FROM attempts WHERE run_key = ? LIMIT 1", (run_key,)) is None:
+            return
+    for sql, looked_for in _DISCARD:
+        while ledger.write(lambda tx, sql=sql, looked_for=looked_for: _delete(tx, run_key, sql, looked_for)):  # type: ignore[misc]
             pass
+
+
+def _delete(tx: Transaction, run_key: int, sql: str, looked_for: tuple[str, ...]) -> int:
+    """One batch, with the indexes that it needs there for as long as it takes."""
+    for number, columns in enumerate(looked_for):
+        tx.execute(f"CREATE INDEX discarding_{number} ON {columns}")
+    count = tx.change(sql, (run_key,))
+    for number in range(len(looked_for)):
+        tx.execute(f"DROP INDEX discarding_{number}")
+    return count
 
 
 def _batches(items: Sequence[_Item], size: int) -> Iterator[list[_Item]]:

@@ -12,6 +12,7 @@ import pytest
 import tallystick as ts
 from tallystick.ledger.canonical import canonical_text, digest_of_bytes
 from tallystick.ledger.checks import check_ledger
+from tallystick.ledger.contamination import mark_contaminated
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.planning import discard_half_planned
 from tallystick.ledger.settlements import Decision, Settlement
@@ -321,6 +322,50 @@ def test_reused_conversations_are_whole_and_an_unknown_turn_begins_its_case_anew
     ts.resume(made.run, ledger=path, targets={"default": talk})
     assert asked == {("b", 1): 1, ("b", 2): 1, ("b", 3): 1}
     assert counts(path, str(made.run)) == {"selected": 2}
+    assert sound(path)
+
+
+def test_an_unknown_request_of_an_agent_is_settled_in_the_fork_and_its_case_begins_anew(path: Path) -> None:
+    made: Counter[str] = Counter()
+    is_lost = [True]
+
+    def pay(name: str) -> str:
+        made[name] += 1
+        if name == "second" and is_lost[0]:
+            raise ts.OutcomeUnknown("the line went dead")
+        return name
+
+    @ts.target(version="1", guarded=True)
+    def agent(case: ts.Case) -> str:
+        return ts.step("first", pay, "first") + ts.step("second", pay, "second")
+
+    paying = ts.WorkOrder("agent", cases=[{"id": "a", "input": "x"}], target=agent)
+    first = ts.run(paying, ledger=path)
+    fork = ts.fork(first.run_id, ledger=path, targets={"default": agent})
+    assert (fork.unknown, fork.to_pay) == (1, 0)
+    with ts.open(path) as ledger:
+        (one,) = ledger.unknown(str(fork.run))
+        text = canonical_text("second")
+        landed = Settlement(one.call_id, one.dispatch_no, Decision.LANDED, "me", "log", answer=text,
+                            answer_digest=digest_of_bytes(text.encode()))  # fmt: skip
+        assert ledger.settle(landed) is SlotState.PENDING
+    is_lost[0] = False
+    made.clear()
+    assert ts.resume(fork.run, ledger=path, targets={"default": agent}).next is ts.NextMove.NOTHING
+    assert made == {"first": 1, "second": 1}
+    assert sound(path)
+
+
+def test_a_contaminated_observation_stays_marked(path: Path, asked: Asked) -> None:
+    first = ts.run(order({"old": asked.target()}), ledger=path)
+    with Ledger.open(path) as ledger, ledger.reading() as reader:
+        key = reader.row("SELECT run_key FROM runs")[0]
+        ledger.write(lambda tx: mark_contaminated(tx, key, 2, 1, body={"reason": "an earlier holder"}))
+    made = ts.fork(first.run_id, ledger=path, targets={"old": asked.target()})
+    assert (made.reused, made.variants[0].contaminated) == (4, 1)
+    with ts.open(path) as opened:
+        pages = [page for name in "abcd" for page in opened.case(str(made.run), name)]
+        assert [page.attempts[0].contaminated for page in pages] == [0, 1, 0, 0]
     assert sound(path)
 
 

@@ -36,6 +36,8 @@ def test_a_fork_is_made_and_gone_on_with_by_its_work_order(project: Project) -> 
     assert made["command"].startswith(f"tallystick resume {made['run']} --ledger ")
     assert project.give("run", "order.toml").status == 0
     assert project.calls == 5
+    totals = project.give("status", made["run"], "--json").document["totals"]
+    assert (totals["attempts"], totals["calls"], totals["wasted_dispatches"]) == (2, 2, 0)
     shown = project.give("status", made["run"])
     assert f"of run {made['forked_from']} at event" in shown.out
     assert "2 reused from it" in shown.out
@@ -67,4 +69,8 @@ def test_an_unknown_outcome_of_a_fork_names_the_request_under_which_it_was_sent(
     assert settled.status == 0
     assert project.give("status", fork["forked_from"], "--json").document["unknown"]["count"] == 1
     assert project.give("resume", fork["run"]).status == 0
+    totals = project.give("status", fork["run"], "--json").document["totals"]
+    assert (totals["attempts"], totals["dispatches_by_state"]) == (1, {"answered": 1}), (
+        "the lost one was sent elsewhere"
+    )
     assert project.give("ledger", "check").status == 0
