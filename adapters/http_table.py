@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from ..ledger.errors import WorkOrderInvalid
 from ..ledger.states import IfUnknown
-from .bodies import BodyTable
 from .event_stream import EventsTable
+from .priced_target import PricedTable
 from .secrets import SecretTable
 from .tables import Table
 
@@ -48,7 +48,7 @@ class QueryTable(Table):
     deadline_seconds: float = Field(30.0, gt=0, description="Total time of a query.")
 
 
-class HttpTable(BodyTable):
+class HttpTable(PricedTable):
     """The table of a target of kind ``http``."""
 
     url: str = Field(description="Where requests go; placeholders may stand after the origin.")
@@ -75,12 +75,6 @@ class HttpTable(BodyTable):
     proxy: str | None = Field(None, description="URL of an HTTP proxy; the environment's is never used.")
     ca_file: str | None = Field(None, description="Certificates to trust, relative to the work order's folder.")
     version: str | None = Field(None, description="Version of what answers; counts in the run's identity.")
-    model: str | None = Field(None, description="The model that answers, by its name in the prices.")
-    prices: str | dict[str, Any] | None = Field(
-        None, description="What tokens cost: a price file or a table; those of the work order if absent."
-    )
-    tokens_in_max: int | None = Field(None, ge=1, description="The most tokens that go in with a request, for budgets.")
-    tokens_out_max: int | None = Field(None, ge=1, description="The most that come out, for budgets.")
 
     @model_validator(mode="after")
     def _is_of_one_mind(self) -> HttpTable:

@@ -24,9 +24,7 @@ from .http_query import read_query
 from .http_request import Headers, read_requests
 from .http_table import HttpTable
 from .outcomes import one_line
-from .price_files import prices_of
-from .prices import PriceTable
-from .pricing import bounds_by_unit, priced_outcome
+from .priced_target import PRICING_KEYS, PricedTarget
 from .secrets import Redactor, SecretTable, secret_value
 from .tables import read_table
 from .wire import Reply, Wire, WireCut, WireRequest
@@ -41,7 +39,7 @@ _NOT_IDENTITY: Final = frozenset(
     {
         *("connections", "connect_seconds", "keepalive_seconds", "proxy", "ca_file", "body_bytes_max"),
         *("if_unknown", "key_valid_seconds", "query", "idempotency_header"),
-        *("model", "prices", "tokens_in_max", "tokens_out_max"),
+        *PRICING_KEYS,
     }
 )
 
@@ -51,7 +49,7 @@ def from_work_order(table: Mapping[str, Any], *, folder: Path, place: str) -> Ht
     return HttpTarget(read_table(HttpTable, table, place=place), folder=folder, place=place)
 
 
-class HttpTarget:
+class HttpTarget(PricedTarget):
     """A service behind a URL. Serves one event loop at a time, between `open` and `close`."""
 
     kind = "http"
@@ -59,15 +57,13 @@ class HttpTarget:
 
     def __init__(self, table: HttpTable, *, folder: Path, place: str, replies: BodyReader | None = None) -> None:
         """``replies`` reads the bodies where the table does not say how."""
+        PricedTarget.__init__(self, table, folder=folder, place=place)
         self.if_unknown = table.if_unknown
         self.key_valid_seconds = table.key_valid_seconds
         # A dispatch may be as many requests as hops; a hard budget of dispatches sets all of them aside.
         self.wire_sends_max = _HOPS_MAX + 1 if table.follow_redirects else 1
         self._table = table
         self._place = place
-        self.prices: PriceTable | None = None
-        if table.prices is not None:
-            self.prices = prices_of(table.prices, folder=folder, place=f"{place}.prices")
         self._ca_file = None if table.ca_file is None else folder / table.ca_file
         self._requests = read_requests(table, place=place)
         self.takes_turns, self.needs_turns = self._requests.turn_needs.hears, self._requests.turn_needs.needs
@@ -153,27 +149,6 @@ class HttpTarget:
         finally:
             self._redactor.clean(progress.partial)
         return self._redacted(self.priced(outcome), progress)
-
-    def use_prices(self, prices: PriceTable) -> None:
-        """Take the prices of the work order, where the target's own table has none."""
-        self.prices = self.prices or prices
-
-    def priced(self, outcome: Outcome) -> Outcome:
-        """The outcome with the cost of what it used."""
-        return priced_outcome(outcome, self.prices, self._table.model)
-
-    @property
-    def bounded_units(self) -> frozenset[str]:
-        """The units of budgets of which a request is known to use no more than so much."""
-        return frozenset(self._bounds())
-
-    def bounds_of(self, prepared: Prepared) -> Mapping[str, int]:  # noqa: ARG002 - what is declared is of all requests
-        """The most that one dispatch can use, by unit of a budget, as it was declared."""
-        return self._bounds()
-
-    def _bounds(self) -> Mapping[str, int]:
-        table = self._table
-        return bounds_by_unit(self.prices, table.model, tokens_in=table.tokens_in_max, tokens_out=table.tokens_out_max)
 
     async def _exchange(self, request: WireRequest, reply: Reply, progress: WireProgress) -> Outcome:
         assert self._wire is not None, "open() comes before dispatch()"

@@ -22,9 +22,10 @@ from ..ledger.canonical import JsonValue, digest_of_bytes
 from ..ledger.errors import TargetNotFound, WorkOrderInvalid
 from ..ledger.states import DispatchState, IfUnknown
 from ..runner.protocols import Dispatching, Outcome, Prepared, QueryAnswer, QueryState, SlotView
-from .bodies import BodyTable, read_body_rules
+from .bodies import read_body_rules
 from .errors import CaseUnfit
 from .outcomes import one_line
+from .priced_target import PRICING_KEYS, PricedTable, PricedTarget
 from .process_run import Ended, Run, Runs
 from .secrets import Redactor, SecretTable, secret_value
 from .tables import read_table
@@ -37,11 +38,13 @@ _REQUEST: Final[Mapping[str, str]] = {"id": "{{case.id}}", "input": "{{input}}"}
 _TURN_REQUEST: Final[Mapping[str, str]] = {
     **_REQUEST, "message": "{{message}}", "history": "{{history}}", "turn": "{{turn}}", "session": "{{session}}",
 }  # fmt: skip
-_NOT_IDENTITY: Final = frozenset({"output_bytes_max", "grace_seconds", "if_unknown", "key_valid_seconds"})
+_NOT_IDENTITY: Final = frozenset(
+    {"output_bytes_max", "grace_seconds", "if_unknown", "key_valid_seconds", *PRICING_KEYS}
+)
 _RAW_MAX: Final = 64 * 1024
 
 
-class ProcessTable(BodyTable):
+class ProcessTable(PricedTable):
     """The table of a target of kind ``process``."""
 
     argv: list[str] = Field(min_length=1, description="The program and its arguments, with placeholders; no shell.")
@@ -87,13 +90,14 @@ def from_work_order(table: Mapping[str, Any], *, folder: Path, place: str) -> Pr
     return ProcessTarget(read_table(ProcessTable, table, place=place), folder=folder, place=place)
 
 
-class ProcessTarget:
+class ProcessTarget(PricedTarget):
     """A program. Serves one event loop at a time, between `open` and `close`."""
 
     kind = "process"
     is_wire_visible = True
 
     def __init__(self, table: ProcessTable, *, folder: Path, place: str) -> None:
+        PricedTarget.__init__(self, table, folder=folder, place=place)
         self.if_unknown = table.if_unknown
         self.key_valid_seconds = table.key_valid_seconds
         self._table = table
@@ -180,7 +184,8 @@ class ProcessTarget:
         if ended.errno is not None:
             progress.bytes_sent = 0
             return _not_started(os.strerror(ended.errno), ended.errno)
-        return self._redactor.outcome(self._outcome(ended, bytes(progress.partial), dispatching.deadline_seconds))
+        outcome = self._outcome(ended, bytes(progress.partial), dispatching.deadline_seconds)
+        return self._redactor.outcome(self.priced(outcome))
 
     def _outcome(self, ended: Ended, output: bytes, deadline_seconds: float) -> Outcome:
         errors = self._redactor.bytes(bytes(ended.error_tail)).decode("utf-8", "replace")

@@ -89,6 +89,18 @@ def test_what_a_failed_program_said_is_kept(tmp_path: Path) -> None:
     assert outcome.evidence == {"stderr": "because\n"}
 
 
+@pytest.mark.parametrize("exit_status", [0, 3])
+def test_what_a_program_reports_in_the_shape_of_a_vendor_has_its_cost(tmp_path: Path, exit_status: int) -> None:
+    told = {"answer": 1, "usage": {"input_tokens": 4, "cache_read_input_tokens": 6, "output_tokens": 2}}
+    prices = {"as_of": "2026-11-01", "models": {"m-1": {"input": "1", "cache_read": "0.5", "output": "2"}}}
+    priced = make(tmp_path, usage={"shape": "anthropic"}, model="m-1", prices=prices, tokens_in_max=9)
+    outcome = run_case(priced, make_case({"print": json.dumps(told), "exit": exit_status}))
+    assert outcome.usage is not None
+    assert (outcome.usage.tokens_in, outcome.usage.cost_nanousd) == (10, 4_000 + 3_000 + 4_000)
+    assert priced.bounded_units == {"tokens_in"}
+    assert priced.identity() == make(tmp_path, usage={"shape": "anthropic"}).identity()
+
+
 def test_error_output_is_drained_and_bounded(tmp_path: Path) -> None:
     script = "import sys; sys.stderr.write('e' * 3_000_000 + 'the end'); print('{\"answer\": 1}')"
     target = make(tmp_path, argv=[sys.executable, "-c", script])
