@@ -308,3 +308,30 @@ def test_dry_run_of_a_large_grid_has_a_line_for_all_variants_that_are_alike(proj
     assert "3 cases × 40 variants (0, 1, 2 and 37 more) × 1 repetition = 120 planned" in shown
     (told,) = [line for line in shown.splitlines() if "which may cost again" in line]
     assert "0, 1, 2 and 37 more: python; after a lost answer the case is asked anew" in told
+
+
+RETRYING = """
+import tallystick as ts
+
+
+class Sdk:
+    def __init__(self, http_client):
+        self._client = http_client
+        self.max_retries = 2
+
+
+client = Sdk(ts.httpx_client())
+
+
+def answer(case):
+    return client.max_retries
+"""
+
+
+def test_dry_run_says_how_the_layers_of_retries_multiply(project: Project) -> None:
+    project.write("target.py", RETRYING)
+    project.order(target="guarded = true\n", execution="attempts_max = 4")
+    found = project.give("run", "order.toml", "--dry-run", "--json").document
+    assert found["variants"][0]["client_retries"] == {"client": 2}
+    shown = project.give("run", "order.toml", "--dry-run").out
+    assert "client retries 2 times by itself: up to 12 sends of one request" in " ".join(shown.split())
