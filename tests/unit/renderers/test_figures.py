@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.ledger import attempts, coordinators, run_ends
+from tallystick.ledger import attempts, coordinators, run_ends, turns
 from tallystick.ledger.evaluations import evaluations_of, let_retried_wait
 from tallystick.ledger.holders import Holder
 from tallystick.ledger.ledger import Ledger
@@ -17,7 +17,8 @@ from tallystick.runner.report_options import slice_term
 from tallystick.runner.report_points import STATE_MEANINGS
 from tallystick.runner.reports import status_of
 from tallystick.runner.statistics_rates import wilson
-from tests.unit.ledger.factories import begin, budget, facts
+from tests.unit.ledger import talks
+from tests.unit.ledger.factories import answered, begin, budget, facts
 from tests.unit.renderers.made_runs import (
     Asked,
     answer,
@@ -107,6 +108,19 @@ def test_observations_that_an_earlier_holder_of_the_device_may_have_touched_are_
     ledger.write(lambda tx: tx.event(run.run_key, "attempt.contaminated", {"slot": 2, "attempt": 1}))
     (point,) = [one for one in document(ledger, run.run_id)["open_points"] if one["what"] == "contaminated"]
     assert (point["count"], point["command"]) == (1, f"tallystick show {run.run_id} CASE")
+
+
+def test_a_turn_that_a_later_attempt_has_carried_over_was_not_wasted(ledger: Ledger) -> None:
+    run = made_run(ledger, [Asked("c1")])
+    first = talks.open_session(ledger, run.run_key)
+    talks.say(ledger, first, 1)
+    talks.break_off(ledger, first)
+    second = talks.open_session(ledger, run.run_key, carried_from=1, carried=1, seen=1)
+    last = talks.ask(ledger, second, 2)
+    ledger.write(lambda tx: turns.commit_last_turn(tx, last, answered(), talks.answer_of(2), talks.answer_of(2)))
+    found = document(ledger, run.run_id)
+    assert (found["population"]["selected"], found["totals"]["dispatches"]) == (1, 2)
+    assert found["totals"]["wasted_dispatches"] == 0
 
 
 def test_what_needs_a_look_is_told_with_its_meaning_and_command(ledger: Ledger) -> None:
