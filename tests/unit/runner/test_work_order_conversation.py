@@ -26,7 +26,8 @@ def order_file(
 ) -> Path:
     (folder / "user.py").write_text(USER)
     (folder / "bot.py").write_text(BOT)
-    (folder / "cases.jsonl").write_text('{"id": "a", "input": {"turns": ["x", "y"], "other": ["z"]}}\n{"id": "b", "input": {}}\n')
+    said = '{"id": "a", "input": {"turns": ["x", "y"], "other": ["z"]}}'
+    (folder / "cases.jsonl").write_text(f'{said}\n{{"id": "b", "input": {{}}}}\n')
     path = folder / "order.toml"
     head = 'version = 1\nname = "talk"\n[cases]\nfile = "cases.jsonl"\n'
     path.write_text(f"{head}[target]\n{target}\n[conversation]\n{conversation}\n")
