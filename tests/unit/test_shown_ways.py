@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
+import re
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,3 +119,9 @@ def said(case: ts.Case) -> Any:
 
 def said_of(text: str) -> str:
     return text
+
+
+@pytest.mark.parametrize("page", sorted(HOW_TO.glob("*.md")), ids=lambda page: page.stem)
+def test_every_name_of_ours_that_a_page_uses_is_there(page: Path) -> None:
+    named = set(re.findall(r"\bts\.([A-Za-z_]\w*)", page.read_text(encoding="utf-8")))
+    assert [name for name in sorted(named) if not hasattr(ts, name)] == []

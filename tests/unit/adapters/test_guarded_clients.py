@@ -121,6 +121,28 @@ def test_a_stream_is_passed_on_as_it_comes_recorded_and_replayed(path: Path) -> 
         assert ledger.case("agents", "a")[0].attempts[-1].answer == '"data: 0data: 1data: 2"'
 
 
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_body_that_is_streamed_is_kept_whole_before_it_is_sent_and_known_again(path: Path, kind: str) -> None:
+    model = Model(lambda request: httpx.Response(200, json={"length": len(request.content)}))
+
+    async def parts() -> AsyncIterator[bytes]:
+        for part in (b"one ", b"two"):
+            yield part
+
+    def blocking(case: ts.Case) -> list[int]:
+        with ts.httpx_client(transport=model) as client:
+            return [client.post(URL, content=iter([b"x" * n, b"y"])).json()["length"] for n in (1, 2)]
+
+    async def on_loop(case: ts.Case) -> list[int]:
+        async with ts.httpx_async_client(transport=model) as client:
+            return [(await client.post(f"{URL}?n={n}", content=parts())).json()["length"] for n in (1, 2)]
+
+    assert broken_off(path, blocking if kind == "sync" else on_loop, 1).counts[SlotState.SELECTED] == 1
+    assert len(model.seen) == 2, "the first is not sent again"
+    with ts.open(path) as ledger:
+        assert ledger.case("agents", "a")[0].attempts[-1].answer == ("[2,3]" if kind == "sync" else "[7,7]")
+
+
 @pytest.mark.parametrize(("last", "state"), [("[DONE]", "answered"), ("more", "unknown")])
 def test_a_stream_that_is_left_was_whole_where_its_last_event_had_come(path: Path, last: str, state: str) -> None:
     async def parts() -> AsyncIterator[bytes]:
