@@ -102,7 +102,7 @@ def test_dry_run_counts_the_cost_at_worst(project: Project) -> None:
     assert (calls["least"], calls["worst"], calls["enough_for"]) == (3, 24, 2)
     assert (money["least"], money["worst"], money["enough_for"]) == ("0.03", "0.24", 3)
     plain = {"name": "default", "kind": "python", "if_unknown": "keep", "guarded": False, "client_retries": {}}
-    assert found["variants"] == [plain]
+    assert found["variants"] == [{**plain, "package": None}]
     shown = project.give("run", "order.toml", "--dry-run").out
     assert "has room for 2 of 3 planned" in shown
     assert "stays unknown until you settle it" in shown
