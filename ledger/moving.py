@@ -10,7 +10,9 @@ from .errors import SnapshotInvalid, SnapshotNewer, UsageError
 from .ledger import Ledger
 from .publishing import refuse_taken
 from .snapshot_export import Exported, export_runs
+from .snapshot_format import Manifest
 from .snapshot_verify import read_manifest
+from .states import CustodyState
 
 __all__ = ["move_runs"]
 
@@ -18,11 +20,14 @@ __all__ = ["move_runs"]
 def move_runs(ledger: Ledger, run_ids: Sequence[str], path: Path, *, force: bool = False) -> Exported:
     """Write a snapshot that may go on with the runs, and give up custody of them.
 
-    After a kill in between, the same call goes on: the runs are *moving* until then, and nobody's to continue. Raises
-    RunBusy, CustodyElsewhere, and what `export_runs` raises.
+    After a kill in between, the same call goes on: the runs are *moving* until then, and nobody's to continue. After a
+    kill at its very end, it finds that all is done. Raises RunBusy, CustodyElsewhere, and what `export_runs` raises.
     """
     wanted = sorted(set(run_ids))
-    force = force or _is_ours(path, wanted)
+    there = _of_this_move(path, wanted)
+    if there is not None and _is_done(ledger, there):
+        return Exported(path, there.digest, path.stat().st_size, there)
+    force = force or there is not None
     refuse_taken(path, force=force)
     for run_id in wanted:
         begin_move(ledger, run_id)
@@ -31,10 +36,20 @@ def move_runs(ledger: Ledger, run_ids: Sequence[str], path: Path, *, force: bool
     return made
 
 
-def _is_ours(path: Path, run_ids: Sequence[str]) -> bool:
-    """Whether an earlier call has published just this move there, and was killed before it could say so."""
+def _of_this_move(path: Path, run_ids: Sequence[str]) -> Manifest | None:
+    """What an earlier call has published there of just these runs, before it was killed or could say so."""
     try:
         manifest = read_manifest(path)
     except (SnapshotInvalid, SnapshotNewer, UsageError):
-        return False
-    return [(one.run, one.custody) for one in manifest.runs] == [(run_id, "move") for run_id in run_ids]
+        return None
+    told = [(one.run, one.custody) for one in manifest.runs]
+    return manifest if told == [(run_id, "move") for run_id in run_ids] else None
+
+
+def _is_done(ledger: Ledger, there: Manifest) -> bool:
+    """Whether that snapshot is the one that may go on with the runs: they were moved away by it."""
+    with ledger.reading() as reader:
+        found = [
+            reader.row("SELECT custody, custody_epoch FROM runs WHERE run_id = ?", (one.run,)) for one in there.runs
+        ]
+    return found == [(CustodyState.MOVED, one.epoch) for one in there.runs]

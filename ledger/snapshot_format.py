@@ -82,7 +82,7 @@ class RunEntry(_Part):
     event_no: Count
     event_hash: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     custody: CustodyMode
-    epoch: Count
+    epoch: Annotated[int, Field(ge=1, le=2**62)]
     rows: dict[Name, Count]
     same: dict[Name, Annotated[dict[Name, Same], Field(min_length=1)]]
     left_out: list[RedactionEntry] = []

@@ -23,6 +23,7 @@ from .ledger import Reader
 from .migrate import apply_migration
 from .schema import SCHEMA_NUMBER
 from .snapshot_tables import FILLERS
+from .snapshot_values import range_of
 
 __all__ = ["LINE_MAX", "READS_JSON", "RowsUnfit", "Scratch"]
 
@@ -174,15 +175,20 @@ class Scratch:
         )
 
     def look_at_kinds(self, reader: Reader) -> None:
-        """Numbers are numbers, and bytes are bytes; raises RowsUnfit. A column of text makes text of everything."""
+        """Numbers are numbers that a ledger has, and bytes are bytes; raises RowsUnfit.
+
+        A column of text makes text of everything.
+        """
         for table, columns in self._kinds.items():
             kinds = {name: kind for name, kind in columns.items() if kind != "text"}
             if not kinds:
                 continue
-            strange = " OR ".join(f"typeof({name}) NOT IN ('{kind}', 'null')" for name, kind in kinds.items())
+            strange = " OR ".join(_is_strange(name, kind) for name, kind in kinds.items())
             found = reader.row(f"SELECT {', '.join(kinds)} FROM {table} WHERE {strange} LIMIT 1")
             if found is not None:
-                raise RowsUnfit(f"a row of {table} holds a value of another kind: {_short(found)}")
+                raise RowsUnfit(
+                    f"a row of {table} holds a value of another kind, or beyond all bounds: {_short(found)}"
+                )
 
     @property
     def is_older(self) -> bool:
@@ -284,6 +290,14 @@ def _block(lines: bytes, strict: driver.Connection) -> _Block:
         return _Block(data, None, count)  # Python says what is wrong with it
     is_strict = strict.execute("SELECT json_valid(?, 1)", (text,)).fetchone()[0]
     return _Block(data, text if is_strict else None, count)
+
+
+def _is_strange(name: str, kind: str) -> str:
+    is_other = f"typeof({name}) NOT IN ('{kind}', 'null')"
+    if kind != "integer":
+        return is_other
+    least, most = range_of(name)
+    return f"{is_other} OR {name} NOT BETWEEN {least} AND {most}"
 
 
 def _first_line(problem: BaseException) -> str:

@@ -23,6 +23,7 @@ __all__ = [
     "bytes_columns",
     "columns_of",
     "copy_stretch",
+    "count_of_unused",
     "insert_into",
     "is_same_in_run",
     "key_of",
@@ -174,15 +175,31 @@ def _of_run(table: Table, run_key: int) -> str:
     return f"FROM {table.name} WHERE run_key = {int(run_key)}{ordered}"
 
 
+def count_of_unused(table: Table) -> str:
+    """SQL for how many shared rows there are that no row of a run refers to."""
+    (key,) = key_of(table)
+    referring = " UNION ".join(
+        f"SELECT {column} FROM {other} WHERE {column} IS NOT NULL" for column, other in _referring(table)
+    )
+    return f"SELECT count(*) FROM {table.name} WHERE {key} NOT IN ({referring})"
+
+
 def _of_shared(table: Table, run_keys: Iterable[int]) -> str:
     keys = ", ".join(str(int(key)) for key in run_keys)
     (key,) = key_of(table)
-    referring = [
-        f"SELECT {foreign.parent.name} FROM {other.name} WHERE run_key IN ({keys})"
+    referring = " UNION ".join(
+        f"SELECT {column} FROM {other} WHERE run_key IN ({keys})" for column, other in _referring(table)
+    )
+    return f"FROM {table.name} WHERE {key} IN ({referring}) ORDER BY {key}"
+
+
+def _referring(table: Table) -> list[tuple[str, str]]:
+    """The columns that refer to a shared table, each with its table."""
+    if table.name == "fences":
+        return [("resource", "leases")]
+    return [
+        (str(foreign.parent.name), other.name)
         for other in RUN_TABLES
         for foreign in sorted(other.foreign_keys, key=lambda one: str(one.parent.name))
         if foreign.column.table is table
     ]
-    if table.name == "fences":
-        referring = [f"SELECT resource FROM leases WHERE run_key IN ({keys})"]
-    return f"FROM {table.name} WHERE {key} IN ({' UNION '.join(referring)}) ORDER BY {key}"

@@ -39,6 +39,7 @@ from .snapshot_format import (
 )
 from .snapshot_load import load_rows
 from .snapshot_scratch import RowsUnfit, Scratch
+from .snapshot_values import names_in, strange_values
 from .zip_reader import NotOurZip, ZipReader
 
 __all__ = ["VerifiedSnapshot", "read_manifest", "verified"]
@@ -217,7 +218,18 @@ def _look(manifest: Manifest, scratch: Scratch, events: EventsRead | None) -> No
 def _rules(scratch: Scratch, reader: Reader) -> list[Finding]:
     if not scratch.is_older:  # else it was done before the migrations
         scratch.look_at_kinds(reader)
+    for what in strange_values(reader):  # before queries look into JSON
+        raise NotOurZip(what)
     return list(check_rows(reader))
+
+
+def _compare_left_out(entry: RunEntry, said: str | None) -> None:
+    try:
+        names = names_in(said)
+    except (ValueError, RecursionError) as problem:
+        raise NotOurZip(f"run {entry.run}: what was left out is no list of rules") from problem
+    if names != sorted({one.rule for one in entry.left_out}):
+        raise NotOurZip(f"run {entry.run} is without {names}, and {MANIFEST} says otherwise")
 
 
 def _compare_runs(manifest: Manifest, rows: Reader) -> None:
@@ -225,6 +237,7 @@ def _compare_runs(manifest: Manifest, rows: Reader) -> None:
         told = (entry.run, entry.name, entry.state, entry.planned, entry.event_no, entry.event_hash)
         if (found := rows.row(_RUN, (key,))) != told:
             raise NotOurZip(f"run {entry.run} is {found}, and {MANIFEST} says {told}")
+        _compare_left_out(entry, rows.row("SELECT left_out FROM runs WHERE run_key = ?", (key,))[0])
     if (count := rows.row("SELECT count(*) FROM runs")[0]) != len(manifest.runs):
         raise NotOurZip(f"it has {count} runs, and {MANIFEST} says {len(manifest.runs)}")
     holders = rows.row("SELECT lease_id FROM leases WHERE state NOT IN ('released', 'lost', 'revoked')")

@@ -217,6 +217,20 @@ def test_a_run_that_is_executed_is_not_moved(ledger: Ledger, tmp_path: Path) -> 
     assert custody(ledger, run.run_id) == ("open", "held", 1)
 
 
+def test_a_move_that_died_before_it_could_say_that_it_was_done_is_done(ledger: Ledger, tmp_path: Path) -> None:
+    run = full_run(ledger)
+    made = move_runs(ledger, [run.run_id], tmp_path / "m.zip")
+    data = (tmp_path / "m.zip").read_bytes()
+    assert move_runs(ledger, [run.run_id], tmp_path / "m.zip") == made
+    assert (tmp_path / "m.zip").read_bytes() == data
+    with pytest.raises(CustodyElsewhere, match="was moved away"):
+        move_runs(ledger, [run.run_id], tmp_path / "another.zip")
+    adopt(ledger, run.run_id, reason="the file was deleted unread", made_by="me")
+    move_runs(ledger, [run.run_id], tmp_path / "new.zip")
+    with pytest.raises(CustodyElsewhere, match="was moved away"):
+        move_runs(ledger, [run.run_id], tmp_path / "m.zip")  # of the move that was taken back
+
+
 def test_a_move_that_broke_off_goes_on_and_replaces_only_its_own_file(ledger: Ledger, tmp_path: Path) -> None:
     run = full_run(ledger)
     assert begin_move(ledger, run.run_id) is False

@@ -74,11 +74,14 @@ def test_text_of_every_kind_comes_out_as_it_went_in(
         "1e5",
         "\u2028",
     ]
-    rows = [CasePlan(f"c{number}", text, canonical_text(text), text, "{}") for number, text in enumerate(texts)]
+    rows = [
+        CasePlan(f"c{number}{text}", text, canonical_text(text), canonical_text(text), "{}")
+        for number, text in enumerate(texts)
+    ]
     run = create_run(ledger, run_plan(name="\U0001f600"), rows)
     exported(ledger, run.run_id, tmp_path / "s.zip")
     import_snapshot(elsewhere, tmp_path / "s.zip")
-    assert [row[4] for row in rows_of(elsewhere, run.run_id)["cases"]] == texts
+    assert [row[2] for row in rows_of(elsewhere, run.run_id)["cases"]] == texts
     assert rows_of(elsewhere, run.run_id) == rows_of(ledger, run.run_id)
 
 

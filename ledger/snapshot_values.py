@@ -1,0 +1,88 @@
+"""What the values of a snapshot's rows may be, beyond what the schema holds: what a ledger would never have written.
+
+A row that fits every rule of the schema can still harm whoever reads it: text that is said to be JSON and is none, an
+instant beyond the calendar, a fence so high that nobody can be given the next one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from .canonical import digest_of_value, parse_json
+from .ledger import Reader
+from .snapshot_tables import SHARED_TABLES, count_of_unused
+
+__all__ = ["AMOUNT_MAX", "INSTANT_MAX_US", "names_in", "range_of", "strange_values"]
+
+INSTANT_MAX_US: Final = 253_402_300_799_999_999
+"""The last microsecond of the year 9999, the last one that dates know; spans are shorter."""
+AMOUNT_MAX: Final = 1 << 62
+"""Half of what the file can hold: one more, and a sum of two, are still numbers."""
+_MAY_BE_NEGATIVE: Final = frozenset({"status"})  # of a program that a signal has ended
+
+_JSON: Final[Mapping[str, tuple[str, ...]]] = {
+    "runs": ("work_order", "identity", "settings"),
+    "cases": ("input", "expected", "metadata"),
+    "variants": ("target",),
+    "evaluations": ("document", "settings"),
+    "evaluation_judges": ("identity", "requirement"),
+    "calls": ("head",),
+    "dispatches": ("usage",),
+    "observations": ("answer", "evidence", "flags"),
+    "turns": ("answer", "evidence", "flags"),
+    "judgments": ("score",),
+    "qualifications": ("document",),
+    "events": ("body",),
+}
+_WHOLE: Final = "JOIN runs r ON r.run_key = t.run_key AND r.left_out IS NULL"
+_IDENTITIES: Final = "SELECT run_id, identity, identity_digest FROM runs WHERE left_out IS NULL"
+_STRANGE: Final[Mapping[str, str]] = {
+    "a run is forked from itself": "SELECT run_id FROM runs WHERE forked_from = run_id",
+    "a score is no number": (
+        "SELECT 'slot ' || slot_no FROM judgments WHERE score IS NOT NULL AND (json_type(score) NOT IN"
+        " ('integer', 'real') OR CAST(score AS REAL) NOT BETWEEN -1.7e308 AND 1.7e308)"
+    ),
+    "a request has another size than is said": (
+        f"SELECT 'call ' || t.call_id FROM calls t {_WHOLE} WHERE length(t.payload) <> t.payload_size"
+    ),
+    "a fence is higher than its resource's": (
+        "SELECT 'lease ' || l.lease_id FROM leases l LEFT JOIN fences f ON f.resource = l.resource"
+        " WHERE l.fence > coalesce(f.high_water, 0)"
+    ),
+}
+
+
+def range_of(column: str) -> tuple[int, int]:
+    """The least and the greatest number that a column of numbers may hold."""
+    least = -AMOUNT_MAX if column in _MAY_BE_NEGATIVE else 0
+    return least, INSTANT_MAX_US if column.endswith("_us") else AMOUNT_MAX
+
+
+def strange_values(reader: Reader) -> Iterator[str]:
+    """One text for each kind of value that no ledger writes, with the first place; JSON is looked at first."""
+    for table, columns in _JSON.items():
+        for column in columns:
+            # `json_valid` is strict where it is asked for nothing else; numbers and names of no JSON are none for it.
+            sql = f"SELECT count(*) FROM {table} WHERE {column} IS NOT NULL AND NOT json_valid({column})"
+            if count := reader.row(sql)[0]:
+                yield f"{column} is no JSON in {count} rows of {table}"
+                return
+    for what, sql in _STRANGE.items():
+        if (found := reader.row(f"{sql} LIMIT 1")) is not None:
+            yield f"{what}: {found[0]}"
+    for run_id, text, digest in reader.each(_IDENTITIES):
+        if digest_of_value(parse_json(text)) != digest:
+            yield f"run {run_id} has another identity than its digest says"
+    for shared in SHARED_TABLES:
+        if shared.name != "workers" and (count := reader.row(count_of_unused(shared))[0]):
+            yield f"nothing refers to {count} rows of {shared.name}"
+
+
+def names_in(left_out: str | None) -> list[str]:
+    """The rules by which something was left out, from the row of a run; raises ValueError."""
+    found = [] if left_out is None else json.loads(left_out)
+    if type(found) is not list or not all(type(name) is str for name in found) or (left_out is not None and not found):
+        raise ValueError("what was left out is no list of rules")
+    return sorted(found)
