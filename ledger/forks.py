@@ -15,6 +15,7 @@ import attrs
 
 from .canonical import canonical_text
 from .crashpoints import crashpoint
+from .discarding import delete_batch
 from .ledger import Ledger
 from .standing import steps_of
 from .transaction import Transaction
@@ -79,28 +80,21 @@ _COPY_DISPATCH: Final = (
     " bytes_sent, wire_sends, status, reason, message, settled_by, raw, raw_artifact, raw_cut, tokens_in, tokens_out,"
     " cost_nanousd, usage FROM dispatches WHERE call_id = ?3 AND dispatch_no = ?4"
 )
-_CALLS_OF: Final = "SELECT c.call_id FROM calls c"
-_OF_RUN: Final = f"WHERE c.run_key = ?1 AND c.owner = 'attempt' LIMIT {_DELETED_PER_BATCH}"
-
-
-def _of_slots(table: str) -> str:
-    return (
-        f"DELETE FROM {table} WHERE run_key = ?1 AND slot_no IN"
-        f" (SELECT slot_no FROM {table} WHERE run_key = ?1 LIMIT {_DELETED_PER_BATCH})"
-    )
-
-
-# What is deleted, and where the database looks whether something still refers to a row of it. Without an index it would
-# go through the whole table for each row: six minutes for 20,000 attempts in a ledger with 40,000 calls.
-_DISCARD: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
-    (f"DELETE FROM dispatches WHERE call_id IN ({_CALLS_OF} JOIN dispatches d ON d.call_id = c.call_id {_OF_RUN})", ()),
-    (
-        f"DELETE FROM calls WHERE call_id IN ({_CALLS_OF} {_OF_RUN})",
-        ("observations (call_id)", "judgments (call_id)", "turns (call_id)"),
-    ),
-    (_of_slots("observations"), ()),
-    (_of_slots("attempts"), ("calls (run_key, slot_no, attempt_no)",)),
+_AT_ONCE: Final = f"LIMIT {_DELETED_PER_BATCH}"
+_CALLS_OF: Final = f"SELECT call_id FROM calls WHERE run_key = ?1 AND owner = 'attempt' {_AT_ONCE}"
+_SENDS_OF: Final = (
+    "SELECT d.call_id FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
+    f" WHERE c.run_key = ?1 AND c.owner = 'attempt' {_AT_ONCE}"
 )
+_OF_SLOTS: Final = (
+    "DELETE FROM {0} WHERE run_key = ?1 AND slot_no IN (SELECT slot_no FROM {0} WHERE run_key = ?1 " + _AT_ONCE + ")"
+)
+_DISCARD: Final = {
+    "dispatches": f"DELETE FROM dispatches WHERE call_id IN ({_SENDS_OF})",
+    "calls": f"DELETE FROM calls WHERE call_id IN ({_CALLS_OF})",
+    "observations": _OF_SLOTS.format("observations"),
+    "attempts": _OF_SLOTS.format("attempts"),
+}
 
 _Item = TypeVar("_Item")
 
@@ -253,19 +247,9 @@ def discard_taken(ledger: Ledger, run_key: int) -> None:
     with ledger.reading() as reader:
         if reader.row("SELECT 1 FROM attempts WHERE run_key = ? LIMIT 1", (run_key,)) is None:
             return
-    for sql, looked_for in _DISCARD:
-        while ledger.write(lambda tx, sql=sql, looked_for=looked_for: _delete(tx, run_key, sql, looked_for)):  # type: ignore[misc]
+    for table, sql in _DISCARD.items():
+        while ledger.write(lambda tx, table=table, sql=sql: delete_batch(tx, table, sql, (run_key,))):  # type: ignore[misc]
             pass
-
-
-def _delete(tx: Transaction, run_key: int, sql: str, looked_for: tuple[str, ...]) -> int:
-    """One batch, with the indexes that it needs there for as long as it takes."""
-    for number, columns in enumerate(looked_for):
-        tx.execute(f"CREATE INDEX discarding_{number} ON {columns}")
-    count = tx.change(sql, (run_key,))
-    for number in range(len(looked_for)):
-        tx.execute(f"DROP INDEX discarding_{number}")
-    return count
 
 
 def _batches(items: Sequence[_Item], size: int) -> Iterator[list[_Item]]:

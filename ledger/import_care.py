@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from .discarding import delete_batch
 from .ledger import Ledger, Reader
 from .location import make_side_folder
 from .processes import ProcessIdentity
@@ -60,7 +61,10 @@ def _delete(ledger: Ledger, table: str, key: list[str], run_key: int) -> None:
         f"DELETE FROM {table} WHERE ({names}) IN (SELECT {names} FROM {table} WHERE run_key = ?"
         f" LIMIT {_ROWS_PER_BATCH})"
     )
-    while ledger.write(lambda tx: tx.change(sql, (run_key,))):
+    with ledger.reading() as reader:
+        if reader.row(f"SELECT 1 FROM {table} WHERE run_key = ? LIMIT 1", (run_key,)) is None:
+            return
+    while ledger.write(lambda tx: delete_batch(tx, table, sql, (run_key,))):
         pass
 
 

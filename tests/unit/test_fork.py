@@ -30,7 +30,7 @@ class Asked:
     bad: set[str] = attrs.field(factory=set)
 
     def target(self, *, version: str = "1", if_unknown: str = "keep") -> Any:
-        @ts.target(version=version, if_unknown=if_unknown)  # type: ignore[arg-type]
+        @ts.target(version=version, if_unknown=if_unknown)
         def answer(case: ts.Case, model: str = "m") -> str:
             self.calls[model, case.id] += 1
             if case.id in self.lost:
