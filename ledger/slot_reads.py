@@ -24,6 +24,7 @@ __all__ = [
     "asked_to_wait_until",
     "call_to_repeat",
     "case_page",
+    "goes_on_at_us",
     "next_not_before",
     "pending_slots",
     "scores_of",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 _DEATHS_MAX: Final = 1_000_000
+_DAY_US: Final = 86_400_000_000
 _PENDING = (
     "SELECT s.slot_no, s.variant_no, s.repetition, c.case_id, c.input, c.expected, c.metadata, s.attempts, s.next_step,"
     " s.not_before_us FROM slots s JOIN cases c ON c.run_key = s.run_key AND c.case_no = s.case_no"
@@ -99,10 +101,10 @@ def _not_of(table: str, variants: Collection[int]) -> str:
 def asked_to_wait_until(reader: Reader, run_key: int, *, now_us: int) -> dict[int, int]:
     """Until when each variant's target asked to be left alone (``Retry-After``): instants that are still ahead.
 
-    Looks a day back: what was asked for longer stands in the slots' own ``not_before_us``.
+    A day at most: who asked for longer has it in the slot's own ``not_before_us``, and holds up no other for a year.
     """
     rows = reader.rows(
-        "SELECT s.variant_no, max(d.ended_us + d.retry_after_us) FROM dispatches d"
+        f"SELECT s.variant_no, max(d.ended_us + min(d.retry_after_us, {_DAY_US})) FROM dispatches d"
         " JOIN calls c ON c.call_id = d.call_id JOIN slots s ON s.run_key = c.run_key AND s.slot_no = c.slot_no"
         " WHERE d.run_key = ? AND d.ended_us > ? AND d.retry_after_us IS NOT NULL GROUP BY s.variant_no",
         (run_key, now_us - _DAY_US),
@@ -110,7 +112,22 @@ def asked_to_wait_until(reader: Reader, run_key: int, *, now_us: int) -> dict[in
     return {variant_no: until for variant_no, until in rows if until > now_us}
 
 
-_DAY_US: Final = 86_400_000_000
+def goes_on_at_us(reader: Reader, run_key: int, *, now_us: int) -> int | None:
+    """The earliest instant at which a session finds something to claim; 0 is now, None: nothing waits.
+
+    Other than `next_not_before`, it counts what `asked_to_wait_until` keeps back from a slot that does not wait itself.
+    """
+    held = asked_to_wait_until(reader, run_key, now_us=now_us)
+    free = next_not_before(reader, run_key, without=held)
+    waits = [] if free is None else [free]
+    for variant_no, until in held.items():
+        row = reader.row(
+            "SELECT not_before_us FROM slots WHERE run_key = ? AND state = 'pending' AND variant_no = ?"
+            " ORDER BY not_before_us LIMIT 1",
+            (run_key, variant_no),
+        )
+        waits += [] if row is None else [max(until, row[0])]
+    return min(waits, default=None)
 
 
 @attrs.frozen

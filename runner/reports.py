@@ -15,7 +15,7 @@ from ..ledger.device_looks import quarantined_for
 from ..ledger.ledger import Ledger, Reader
 from ..ledger.run_reads import BudgetState, RunRow
 from ..ledger.run_totals import Totals, judge_totals_of, totals_of
-from ..ledger.slot_reads import next_not_before, scores_of
+from ..ledger.slot_reads import goes_on_at_us, scores_of
 from ..ledger.states import DispatchState, SlotState
 from .amounts import usd_text
 from .budget_spec import UNITS, BudgetUnit
@@ -195,7 +195,7 @@ def _standing(
 ) -> dict[str, Any]:
     counts = run_reads.slot_counts(reader, run.run_key)
     move, people = next_move(reader, run, counts), population_of(counts)
-    not_before = next_not_before(reader, run.run_key)
+    not_before = goes_on_at_us(reader, run.run_key, now_us=ledger.clock.now_us())
     unknown = report_reads.unknown_reasons(reader, run.run_key)
     return {
         "ledger": str(ledger.path),

@@ -13,7 +13,7 @@ from ..ledger.device_looks import quarantined_for
 from ..ledger.judging_reads import is_out_of_budget
 from ..ledger.ledger import Ledger, Reader
 from ..ledger.run_reads import RunRow, find_run, slot_counts, slot_reasons
-from ..ledger.slot_reads import next_not_before, scores_of
+from ..ledger.slot_reads import goes_on_at_us, scores_of
 from ..ledger.states import SlotState
 from .tally import PassedOver
 
@@ -129,7 +129,7 @@ def outcome_of(
         run = as_found(ledger, reader, find_run(reader, run_id))
         counts = slot_counts(reader, run.run_key)
         move = next_move(reader, run, counts)
-        until = next_not_before(reader, run.run_key)
+        until = goes_on_at_us(reader, run.run_key, now_us=ledger.clock.now_us())
     kept_off = tuple(passed_over)
     if move is NextMove.RESUME and any(one.is_for_operator for one in kept_off):
         move = NextMove.DECIDE  # by another ledger of this host, which this one knows nothing of

@@ -99,6 +99,16 @@ def test_a_retry_after_beyond_the_deadline_gives_the_case_back_with_a_durable_no
     assert [attempt.state for attempt in found.attempts] == ["given_back"]
 
 
+def test_a_target_that_asks_for_a_year_keeps_the_others_for_a_day_and_says_until_when(ledger: Ledger) -> None:
+    later = Outcome(DispatchState.REFUSED, "http.status", "429", bytes_sent=5, retry_after_seconds=365 * 86_400)
+    target = Scripted(always(later))
+    outcome = execute(ledger, target, cases=3, deadline_seconds=5, concurrency=1, attempts_max=1)
+    assert (outcome.counts[SlotState.UNAVAILABLE], outcome.counts[SlotState.PENDING]) == (1, 2)
+    assert len(target.asked) == 1
+    assert outcome.not_before_us is not None  # the cases that wait for nothing themselves are kept back all the same
+    assert 86_000_000_000 < outcome.not_before_us - ledger.clock.now_us() <= 86_400_000_000
+
+
 def test_a_failure_is_tried_again_only_when_its_reason_is_named(ledger: Ledger) -> None:
     once = execute(ledger, Scripted(always(FAILED)))
     assert once.counts[SlotState.FAILED] == 1
