@@ -39,7 +39,8 @@ class _Reply:
 
     document: dict[str, Any] = attrs.field(factory=dict)
     texts: dict[str, list[str]] = attrs.field(factory=dict)
-    calls: dict[int, dict[str, Any]] = attrs.field(factory=dict)
+    calls: list[tuple[int, dict[str, Any]]] = attrs.field(factory=list)  # with the index that it was told under
+    places: dict[int, int] = attrs.field(factory=dict)  # by index, where the call that grows there stands in `calls`
     function: dict[str, Any] | None = None
     finish: JsonValue = None
     has_choice: bool = False
@@ -66,12 +67,21 @@ class _Reply:
             if (text := text_of_content(delta.get(name))) is not None:
                 self.texts.setdefault(name, []).append(text)
         for at, call in enumerate(_maps(delta.get("tool_calls"))):
-            index = call.get("index", at)
-            if isinstance(index, int) and (index in self.calls or len(self.calls) < _CALLS_MAX):
-                _merge(self.calls.setdefault(index, {}), call)
+            self._add_call(at if call.get("index") is None else call["index"], call)
         if isinstance(old := delta.get("function_call"), Mapping):
             self.function = {} if self.function is None else self.function
             _merge(self.function, old)
+
+    def _add_call(self, index: object, piece: Mapping[str, Any]) -> None:
+        if not isinstance(index, int):
+            return
+        place = self.places.get(index)
+        if place is None or _is_another(self.calls[place][1], piece):
+            if len(self.calls) == _CALLS_MAX:
+                return
+            self.places[index] = place = len(self.calls)
+            self.calls.append((index, {}))
+        _merge(self.calls[place][1], piece)
 
     def whole(self) -> JsonValue:
         """The completion."""
@@ -80,7 +90,8 @@ class _Reply:
         message: dict[str, Any] = {"role": "assistant", "content": None}
         message |= {name: whole_text(pieces) for name, pieces in self.texts.items()}
         if self.calls:
-            message["tool_calls"] = [_joined(self.calls[index]) for index in sorted(self.calls)]
+            in_order = sorted(self.calls, key=lambda told: told[0])
+            message["tool_calls"] = [_joined(call) for _, call in in_order]
         if self.function is not None:
             message["function_call"] = _joined(self.function)
         choice = {"index": 0, "message": message, "finish_reason": self.finish}
@@ -126,6 +137,16 @@ def _maps(found: object) -> Iterator[Mapping[str, Any]]:
     return (one for one in found if isinstance(one, Mapping)) if isinstance(found, list) else iter(())
 
 
+def _is_another(whole: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
+    """Whether a piece at the index of a call begins another: there are endpoints that tell no index, or always 0.
+
+    A new id alone does not say so, as some endpoints give each piece of one call an id of its own.
+    """
+    known, told = whole.get("id"), piece.get("id")
+    function = piece.get("function")
+    return bool(known and told and known != told and isinstance(function, Mapping) and function.get("name"))
+
+
 def _merge(whole: dict[str, Any], piece: Mapping[str, Any]) -> None:
     """Texts of arguments grow; a name or an id is told once, and where it is told again it is the same one."""
     for key, value in piece.items():
@@ -139,7 +160,7 @@ def _merge(whole: dict[str, Any], piece: Mapping[str, Any]) -> None:
             pieces = whole.setdefault(key, [])
             if isinstance(pieces, list):
                 pieces.append(value)
-        else:
+        elif value != "" or key not in whole:  # there are endpoints that repeat an id or a name as the empty text
             whole[key] = value
 
 

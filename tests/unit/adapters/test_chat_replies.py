@@ -197,6 +197,22 @@ def test_tool_calls_that_come_in_pieces_are_put_together() -> None:
     assert whole["tool_calls"][0] == CALL | {"function": {"name": "weather", "arguments": '{"city": "Bern"}'}}
 
 
+@pytest.mark.parametrize("index", [{}, {"index": 0}, {"index": None}], ids=["no index", "always 0", "null"])
+def test_several_tool_calls_of_an_endpoint_that_does_not_count_them_are_kept_apart(index: dict[str, Any]) -> None:
+    def call(id_: str, name: str, arguments: str) -> dict[str, Any]:
+        return {**index, "id": id_, "function": {"name": name, "arguments": arguments}}
+
+    body = events(
+        piece(tool_calls=[call("c1", "weather", '{"city": ')]),
+        piece(tool_calls=[{**index, "id": "", "function": {"name": "", "arguments": '"Be'}}]),
+        piece(tool_calls=[{**index, "id": "other", "function": {"arguments": 'rn"}'}}]),
+        piece(tool_calls=[call("c2", "time", "{}")]),
+        piece("tool_calls"),
+    )
+    told: Any = read(body, stream=True).evidence["tool_calls"]
+    assert [(one["name"], one["arguments"]) for one in told] == [("weather", {"city": "Bern"}), ("time", {})]
+
+
 def test_c32_character_split_between_two_pieces_is_joined() -> None:
     outcome = read(events('{"choices": [{"delta": {"content": "a\\ud83d"}}]}', piece("stop", content="\ude00b")))
     assert outcome.answer == "a\U0001f600b"
