@@ -80,20 +80,23 @@ _COPY_DISPATCH: Final = (
     " bytes_sent, wire_sends, status, reason, message, settled_by, raw, raw_artifact, raw_cut, tokens_in, tokens_out,"
     " cost_nanousd, usage FROM dispatches WHERE call_id = ?3 AND dispatch_no = ?4"
 )
-_AT_ONCE: Final = f"LIMIT {_DELETED_PER_BATCH}"
-_CALLS_OF: Final = f"SELECT call_id FROM calls WHERE run_key = ?1 AND owner = 'attempt' {_AT_ONCE}"
-_SENDS_OF: Final = (
-    "SELECT d.call_id FROM calls c JOIN dispatches d ON d.call_id = c.call_id"
-    f" WHERE c.run_key = ?1 AND c.owner = 'attempt' {_AT_ONCE}"
-)
-_OF_SLOTS: Final = (
-    "DELETE FROM {0} WHERE run_key = ?1 AND slot_no IN (SELECT slot_no FROM {0} WHERE run_key = ?1 " + _AT_ONCE + ")"
-)
 _DISCARD: Final = {
-    "dispatches": f"DELETE FROM dispatches WHERE call_id IN ({_SENDS_OF})",
-    "calls": f"DELETE FROM calls WHERE call_id IN ({_CALLS_OF})",
-    "observations": _OF_SLOTS.format("observations"),
-    "attempts": _OF_SLOTS.format("attempts"),
+    "dispatches": (
+        "DELETE FROM dispatches WHERE call_id IN (SELECT d.call_id FROM calls c JOIN dispatches d"
+        f" ON d.call_id = c.call_id WHERE c.run_key = ?1 AND c.owner = 'attempt' LIMIT {_DELETED_PER_BATCH})"
+    ),
+    "calls": (
+        "DELETE FROM calls WHERE call_id IN (SELECT call_id FROM calls WHERE run_key = ?1 AND owner = 'attempt'"
+        f" LIMIT {_DELETED_PER_BATCH})"
+    ),
+    "observations": (
+        "DELETE FROM observations WHERE run_key = ?1 AND slot_no IN (SELECT slot_no FROM observations"
+        f" WHERE run_key = ?1 LIMIT {_DELETED_PER_BATCH})"
+    ),
+    "attempts": (
+        "DELETE FROM attempts WHERE run_key = ?1 AND slot_no IN (SELECT slot_no FROM attempts WHERE run_key = ?1"
+        f" LIMIT {_DELETED_PER_BATCH})"
+    ),
 }
 
 _Item = TypeVar("_Item")
