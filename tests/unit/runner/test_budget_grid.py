@@ -14,8 +14,11 @@ import pytest
 import tallystick as ts
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.run_reads import BudgetState, budgets_of
+from tallystick.ledger.states import SlotState
+from tallystick.runner.device_protocols import TakenOver
 from tallystick.runner.protocols import Usage
 from tests.unit.adapters.guarded import URL, Model, run
+from tests.unit.runner.benches import OnBench
 from tests.unit.runner.scripted import ANSWERED, Scripted, always, execute
 from tests.unit.runner.scripted_judge import PASSED, ScriptedJudge, a_run, judge, judge_always
 
@@ -112,6 +115,21 @@ def test_a_budget_of_every_unit_stops_requests_of_an_agents_own(tmp_path: Path, 
     run(tmp_path / "l.db", agent, budgets=budget(unit, kind), concurrency=1)
     with Ledger.open(tmp_path / "l.db") as ledger:
         check(state(ledger), unit, kind, len(model.seen))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("unit", [*USED, "seconds"])
+def test_a_budget_of_every_unit_stops_calls_of_a_device_for_its_own_sake(ledger: Ledger, unit: str, kind: str) -> None:
+    async def look(target: OnBench, tenure: Any) -> TakenOver:
+        for _ in range(CASES):
+            await target.reset(tenure, "bench:1", outcome=attrs.evolve(ANSWERED, usage=USAGE))
+        return TakenOver({})
+
+    outcome = execute(ledger, OnBench(look=look), budgets=budget(unit, kind, role="device"))
+    with ledger.reading() as reader:
+        sent = int(reader.row("SELECT count(*) FROM calls WHERE owner = 'lease'")[0])
+    check(state(ledger), unit, kind, sent)
+    assert outcome.counts[SlotState.UNAVAILABLE] == 1
 
 
 def test_a_soft_budget_counts_what_it_cannot_stop_and_says_how_far_it_was_overrun(ledger: Ledger) -> None:
