@@ -23,7 +23,7 @@ _VARYING = (
     (re.compile(r"\d{4}-\d{2}-\d{2}T[\d:.]+Z"), "INSTANT"),
     (re.compile(r"(?<![\w.])/[\w./-]+"), "PATH"),
     (re.compile(r"\bprocess \d+"), "process PID"),
-    (re.compile(r"\boperator:\S+(?=:)"), "operator:NAME"),
+    (re.compile(r"\boperator:[^\s:]+"), "operator:NAME"),
     (re.compile(r"\d+\.\d{3} s\b"), "SECONDS"),
     (re.compile(r" +"), " "),
 )
