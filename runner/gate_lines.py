@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from .amounts import nanousd
+from .amounts import nanousd, usd_text
 from .compare_document import ComparisonLine
 from .gate_document import GateLine, GateVerdict
 from .report_document import RunReport, ScoreInterval
@@ -106,8 +106,11 @@ def regression_line(line: ComparisonLine, limit: float, spec: GatesSpec, variant
     if not line.comparable or drop is None:
         return gate_line("max_regression", limit, drop, None, line.why, variant, line.judge, low, high)
     verdict = _at_most(drop, low, high, limit, spec)
-    way = f"down by {drop:.4g}" if drop > 0 else f"up by {-drop:.4g}"
-    why = f"{way} ({_span(low, high)}) over {line.pairs} pairs, down by at most {limit:g} is allowed"
+    if drop > 0:
+        way = f"down by {drop:.4g} ({_span(low, high)})"
+    else:
+        way = f"up by {abs(drop):.4g} ({_span(line.low, line.high)})"
+    why = f"{way} over {line.pairs} pairs, down by at most {limit:g} is allowed"
     return gate_line("max_regression", limit, drop, verdict, why, variant, line.judge, low, high)
 
 
@@ -174,9 +177,9 @@ def money_lines(summary: RunReport, spec: GatesSpec) -> Iterator[GateLine]:
     spent = sum(nanousd(part.cost_usd) for part in parts if part.cost_usd is not None)
     unpriced = sum(part.unpriced_dispatches for part in parts)
     verdict: bool | None = spent <= spec.max_nanousd
-    why = f"{spent / 1e9:g} of at most {spec.max_nanousd / 1e9:g} USD"
+    why = f"${usd_text(spent)} of at most ${usd_text(spec.max_nanousd)}"
     if unpriced:
-        why += f", and {unpriced} sends did not say what they cost"
+        why += f", and {unpriced} {'send' if unpriced == 1 else 'sends'} did not say what they cost"
         verdict = None if verdict else False
     yield gate_line("max_usd", spec.max_nanousd / 1e9, spent / 1e9, verdict, why, None, None)
 

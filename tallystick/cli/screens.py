@@ -395,7 +395,8 @@ def exit_line(found: RunStanding) -> tuple[str, Tone]:
             return "cancelled: what had not begun was given up", Tone.WARNING
         case NextMove.NOTHING:
             lost = plural(found.unknown.count, "outcome")
-            more = f"; {lost} of earlier attempts stay unknown and hold what they may have cost"
+            stay, hold = ("stays", "holds") if found.unknown.count == 1 else ("stay", "hold")
+            more = f"; {lost} of earlier attempts {stay} unknown, and {hold} what may have been paid for"
             return f"complete: every planned observation is selected{more if found.unknown.count else ''}", Tone.GOOD
         case NextMove.RESUME if not left:
             return f"not finished: {command}{judges}", Tone.WARNING

@@ -98,6 +98,15 @@ def test_a_regression_is_held_against_the_first_variant(ledger: Ledger) -> None:
     assert gate(ledger, run, gates(max_slowdown=1.5)).verdict == "failed"
 
 
+def test_a_gain_and_no_change_are_told_with_the_interval_of_what_is_told(ledger: Ledger) -> None:
+    better = gate(ledger, two_sided(ledger, [(True, True)] * 8 + [(False, True)] * 2), gates(max_regression=0.0))
+    assert better.lines[-1].why.startswith("up by 0.2 (")
+    low, high = (float(word.strip("()")) for word in better.lines[-1].why.split(" over")[0].split()[3:6:2])
+    assert low < 0.2 < high
+    alike = gate(ledger, two_sided(ledger, [(True, True)] * 8), gates(max_regression=0.0))
+    assert alike.lines[-1].why.startswith("up by 0 (")
+
+
 def test_a_baseline_may_be_another_run(ledger: Ledger) -> None:
     old, new = judged(ledger, 10, 10, name="old"), judged(ledger, 5, 10, name="new")
     assert gate(ledger, new, gates(max_regression=0.4), baseline=old).verdict == "failed"
@@ -115,7 +124,8 @@ def test_pairs_that_one_side_lacks_make_a_regression_inconclusive(ledger: Ledger
 def test_costs_and_durations_have_limits(ledger: Ledger) -> None:
     run = judged(ledger, 10, 10)
     assert gate(ledger, run, gates(max_usd="1.00", max_median_seconds=0.5, max_p95_seconds=0.6)).verdict == "passed"
-    assert gate(ledger, run, gates(max_usd="0.99")).verdict == "failed"
+    dear = gate(ledger, run, gates(max_usd="0.99"))
+    assert (dear.verdict, dear.lines[-1].why) == ("failed", "$1.00 of at most $0.99")
     assert gate(ledger, run, gates(max_median_seconds=0.4)).verdict == "failed"
 
 
