@@ -23,7 +23,7 @@ from tests.unit.runner.scripted import ANSWERED, Scripted, always, execute
 from tests.unit.runner.scripted_judge import PASSED, ScriptedJudge, a_run, judge, judge_always
 
 # What one dispatch uses, which is also its bound, and a limit in which two of them fit and a third one does not.
-USED: Final = {
+USED: Final[dict[str, tuple[Any, Any]]] = {
     "dispatches": (1, 2),
     "tokens_in": (3, 7),
     "tokens_out": (4, 10),
@@ -44,7 +44,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 def budget(unit: str, kind: str, **scope: str) -> dict[str, Any]:
     """Seconds are as they are: one dispatch fits a hard limit that is its bound, and one ends a soft one of nothing."""
     if unit == "seconds":
-        told = {"limit": 60, "bound_per_dispatch": 60} if kind == "hard" else {"limit": 0.001}
+        told: dict[str, Any] = {"limit": 60, "bound_per_dispatch": 60} if kind == "hard" else {"limit": 0.001}
     else:
         bound, limit = USED[unit]
         told = {"limit": limit} if unit == "dispatches" else {"limit": limit, "bound_per_dispatch": bound}

@@ -15,9 +15,9 @@ from tallystick.runner.descriptions import Description, describe, run_plan, sett
 from tallystick.runner.judge_orders import JudgeOrder
 from tallystick.runner.work_order import WorkOrder, load_work_order
 
-PRICES = {"as_of": "2026-11-01", "models": {"m-1": {"input": "1", "output": "2"}}}
-OTHER = {"as_of": "2026-11-02", "models": {"m-1": {"input": "9", "output": "9"}}}
-CASES = [{"id": "a", "input": 1}]
+PRICES: dict[str, Any] = {"as_of": "2026-11-01", "models": {"m-1": {"input": "1", "output": "2"}}}
+OTHER: dict[str, Any] = {"as_of": "2026-11-02", "models": {"m-1": {"input": "9", "output": "9"}}}
+CASES: list[Any] = [{"id": "a", "input": 1}]
 
 
 def target(**options: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from tests.unit.runner.scripted import ANSWERED, FAILED, UNKNOWN, Scripted, exec
 PRICES = read_prices(
     {"as_of": "2026-11-01", "models": {"m-1": {"input": "1", "output": "2", "cache_read": "0.5"}}}, place="prices"
 )
-CHAT = {
+CHAT: dict[str, Any] = {
     "prompt_tokens": 10, "completion_tokens": 6, "prompt_tokens_details": {"cached_tokens": 4},
     "completion_tokens_details": {"reasoning_tokens": 5},
 }  # fmt: skip
