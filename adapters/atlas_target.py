@@ -25,7 +25,7 @@ from .atlas_outcomes import outcome_of_bad_reply, outcome_of_error, outcome_of_r
 from .http_table import read_origin
 from .lab import LabTable, LabTarget, NotInStep
 from .paths import read_path
-from .secrets import Redactor, SecretTable, secret_value
+from .secrets import Redactor, SecretTable, header_value, secret_value
 from .tables import read_table
 from .wire_tls import tls_context
 
@@ -85,10 +85,10 @@ class AtlasTarget(LabTarget):
 
     def _secret_headers(self) -> list[tuple[bytes, bytes]]:
         headers = self.table.headers
-        values = {name: secret_value(value, place=f"{self.place}.headers.{name}") for name, value in headers.items()}
+        values = {name: header_value(value, place=f"{self.place}.headers.{name}") for name, value in headers.items()}
         bare = [secret_value(SecretTable(env=value.env), place=self.place) for value in headers.values()]
         self._redactor = Redactor.of(bare)
-        return [(name.encode("ascii"), value.strip().encode()) for name, value in values.items()]
+        return [(name.encode("ascii"), value) for name, value in values.items()]
 
     # What the base asks of a device.
 

@@ -25,7 +25,7 @@ from .http_request import Headers, read_requests
 from .http_table import HttpTable
 from .outcomes import one_line
 from .priced_target import PRICING_KEYS, PricedTarget
-from .secrets import Redactor, SecretTable, secret_value
+from .secrets import Redactor, SecretTable, header_value, secret_value
 from .tables import read_table
 from .wire import Reply, Wire, WireCut, WireRequest
 from .wire_stream import NotConnected
@@ -99,9 +99,9 @@ class HttpTarget(PricedTarget):
         table = self._table
         headers = {name: value for name, value in table.headers.items() if isinstance(value, SecretTable)}
         params = {name: value for name, value in table.params.items() if isinstance(value, SecretTable)}
-        values = {name: secret_value(value, place=f"{self._place}.headers.{name}") for name, value in headers.items()}
+        values = {name: header_value(value, place=f"{self._place}.headers.{name}") for name, value in headers.items()}
         texts = {name: secret_value(value, place=f"{self._place}.params.{name}") for name, value in params.items()}
-        self._secret_headers = [(name.encode("ascii"), value.strip().encode()) for name, value in values.items()]
+        self._secret_headers = [(name.encode("ascii"), value) for name, value in values.items()]
         self._secret_params = "&".join(f"{quote(name, safe='')}={quote(text, safe='')}" for name, text in texts.items())
         named = [*headers.values(), *params.values()]
         bare = [secret_value(SecretTable(env=secret.env), place=self._place) for secret in named]

@@ -16,7 +16,7 @@ from ..ledger.errors import SecretMissing
 from ..runner.protocols import Missing, Outcome, Usage
 from .tables import Table
 
-__all__ = ["MASK", "Redactor", "SecretTable", "environment_redactor", "secret_value"]
+__all__ = ["MASK", "Redactor", "SecretTable", "environment_redactor", "header_value", "secret_value"]
 
 MASK: Final = "***"
 _LENGTH_MIN: Final = 4  # shorter values would be found everywhere
@@ -43,6 +43,18 @@ def secret_value(secret: SecretTable, *, place: str, environment: Mapping[str, s
     return f"{secret.prefix}{value}{secret.suffix}"
 
 
+def header_value(secret: SecretTable, *, place: str) -> bytes:
+    """The secret as a header's value; raises SecretMissing where it cannot be one, without saying what it is."""
+    value = secret_value(secret, place=place).strip()
+    if any(mark in value for mark in "\r\n\0"):
+        raise SecretMissing(
+            f"{place}: the environment variable {secret.env} holds a line break, which no header can",
+            "Set it to the key alone",
+            variable=secret.env,
+        )
+    return value.encode()
+
+
 @attrs.frozen
 class Redactor:
     """Replaces known secrets by a mask, in the form that they have and in the form that JSON gives them."""
@@ -52,8 +64,12 @@ class Redactor:
 
     @classmethod
     def of(cls, values: Iterable[str]) -> Redactor:
-        """Knows the values; those of fewer than four characters are left out, because they are found everywhere."""
-        forms = {form for value in values if len(value) >= _LENGTH_MIN for form in (value, json.dumps(value)[1:-1])}
+        """Knows the values, also without white space around them, as which they are sent and come back.
+
+        Those of fewer than four characters are left out, because they are found everywhere.
+        """
+        known = {form for value in values for form in (value, value.strip()) if len(form) >= _LENGTH_MIN}
+        forms = {form for value in known for form in (value, json.dumps(value)[1:-1])}
         texts = tuple(sorted(forms, key=lambda text: (-len(text), text)))
         return cls(texts, tuple(text.encode("utf-8", "surrogateescape") for text in texts))
 

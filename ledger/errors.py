@@ -157,7 +157,7 @@ class CaseFileInvalid(UsageError):
 
 @error
 class SecretMissing(UsageError, LookupError):
-    """An environment variable that the work order names is not set."""
+    """An environment variable that the work order names is not set, or cannot be what it is named for."""
 
     variable: str = ""
     code: ClassVar[str] = "usage.secret_missing"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tallystick.adapters.secrets import Redactor, SecretTable, environment_redactor, secret_value
+from tallystick.adapters.secrets import Redactor, SecretTable, environment_redactor, header_value, secret_value
 from tallystick.ledger.errors import SecretMissing
 from tallystick.ledger.states import DispatchState
 from tallystick.runner.protocols import Outcome, Usage
@@ -18,6 +18,19 @@ def test_variable_that_is_not_set_or_empty_is_named(environment: dict[str, str])
     with pytest.raises(SecretMissing, match=r"headers\.A: the environment variable KEY is not set") as caught:
         secret_value(SecretTable(env="KEY"), place="headers.A", environment=environment)
     assert caught.value.variable == "KEY"
+
+
+def test_key_with_a_line_break_is_no_header_and_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", "sk-\u00e9-abc\ndef")
+    with pytest.raises(SecretMissing, match=r"headers\.A: the environment variable KEY holds a line break") as caught:
+        header_value(SecretTable(env="KEY"), place="headers.A")
+    assert "abc" not in str(caught.value)
+    monkeypatch.setenv("KEY", "sk-abc\n")  # as a file of one line gives it
+    assert header_value(SecretTable(env="KEY", prefix="Bearer "), place="headers.A") == b"Bearer sk-abc"
+
+
+def test_secret_that_came_with_white_space_is_taken_out_as_it_was_sent() -> None:
+    assert Redactor.of([" sk-abc\n"]).text("wrong key sk-abc.") == "wrong key ***."
 
 
 def test_secret_is_taken_out_in_its_own_form_and_in_that_of_json() -> None:
