@@ -114,6 +114,13 @@ FAULTS: dict[str, tuple[str, ...]] = {
         """UPDATE reservations SET state = 'settled', settled = held WHERE state = 'held' AND call_id IN
         (SELECT call_id FROM dispatches WHERE state = 'failed')""",
     ),
+    "fork.not_marked": ("UPDATE attempts SET reused_from = 'x/1/1' WHERE slot_no = 1",),
+    "fork.reserved": ("UPDATE calls SET reused_from = call_id WHERE slot_no = 1",),
+    "fork.another_answer": (
+        "UPDATE runs SET forked_from = run_id",
+        "UPDATE attempts SET reused_from = (SELECT run_id FROM runs) || '/4/1' WHERE slot_no = 1",
+        "UPDATE observations SET source = 'reused' WHERE slot_no = 1",
+    ),
     "slot.unknown_without_attempt": ("UPDATE attempts SET state = 'failed' WHERE slot_no = 3",),
     "dispatch.intended_without_attempt": ("UPDATE dispatches SET state = 'intended' WHERE state = 'answered'",),
     "reservation.not_held": (
