@@ -149,8 +149,8 @@ def _ordered(value: Any, place: str) -> str:
         found = json.loads(value)
     except (ValueError, RecursionError) as fault:
         raise WorkOrderInvalid(f"{place}: this text is not JSON ({fault})", "Correct it", place=place) from None
-    if not isinstance(found, wanted):
-        shown = "an array" if wanted is list else "an object"
+    if not isinstance(found, wanted) or (wanted is list and not all(isinstance(one, dict) for one in found)):
+        shown = "an array of objects" if wanted is list else "an object"
         raise WorkOrderInvalid(f"{place}: this text is not {shown}", f"Write {shown}", place=place)
     return json.dumps(found, ensure_ascii=True, separators=(",", ":"))
 

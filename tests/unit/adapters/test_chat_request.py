@@ -159,6 +159,7 @@ def test_schema_as_text_keeps_its_order() -> None:
     ("options", "message"),
     [
         ({"tools": '{"a": 1}'}, "target.tools: this text is not an array"),
+        ({"tools": "[1]"}, "target.tools: this text is not an array of objects"),
         ({"response_format": "[]"}, "target.response_format: this text is not an object"),
         ({"response_format": '{"a": 1, "a": 2}'}, "target.response_format: this text is not JSON"),
         ({"message": "a", "messages": []}, "message and messages both say what is asked"),
