@@ -134,7 +134,12 @@ def holder_pid(path: Path) -> int | None:
     Never call it for a file that this process has open as a `LockFile`: closing the second descriptor would drop the
     lock. Raises FileNotFoundError.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as problem:
+        if problem.errno != errno.EROFS:
+            raise
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # to ask takes no right to write
     try:
         return _ask(descriptor)
     finally:
