@@ -13,6 +13,7 @@ from .budget_spec import UNITS, BudgetScope, BudgetSpec, BudgetUnit
 from .descriptions import Description
 from .fork_document import ForkBudget
 from .report_models import Amount
+from .told_outlooks import told_of, told_sums
 from .work_order_fork import ForkBudgets
 
 __all__ = ["carried_amounts", "fork_budgets", "with_carried"]
@@ -44,13 +45,25 @@ def fork_budgets(
     description: Description, to_pay: Mapping[str, int], carried: Mapping[tuple[str, str, str], int]
 ) -> list[ForkBudget]:
     """Each budget, with what the observations to pay (by variant) may use of it."""
-    return [_line(description, spec, to_pay, carried.get(spec.key, 0)) for spec in description.order.budgets]
+    sums = told_sums(description)
+    return [_line(description, spec, to_pay, carried.get(spec.key, 0), sums) for spec in description.order.budgets]
 
 
-def _line(description: Description, spec: BudgetSpec, to_pay: Mapping[str, int], carried: int) -> ForkBudget:
-    bound, limit = spec.bound_per_dispatch, max(0, spec.limit - carried)
+def _line(
+    description: Description,
+    spec: BudgetSpec,
+    to_pay: Mapping[str, int],
+    carried: int,
+    sums: Mapping[tuple[str, str], int],
+) -> ForkBudget:
+    bound, limit, execution = spec.bound_per_dispatch, max(0, spec.limit - carried), description.order.execution
     least = worst = None
-    if bound is not None:
+    if told_of(description, spec, sums) is not None:
+        least = sum(
+            _told(description, sums[name, spec.unit.value], count) for name, count in _in_scope(spec, to_pay).items()
+        )
+        worst = least * execution.attempts_max * execution.dispatches_max
+    elif bound is not None:
         least = bound * _fewest(description, sum(_in_scope(spec, to_pay).values()))
         worst = bound * sum(_most(description, spec, name, count) for name, count in _in_scope(spec, to_pay).items())
     return ForkBudget(
@@ -70,6 +83,11 @@ def _in_scope(spec: BudgetSpec, to_pay: Mapping[str, int]) -> dict[str, int]:
             return dict(to_pay) if spec.scope_value == "target" else {}
         case BudgetScope.VARIANT:
             return {name: count for name, count in to_pay.items() if name == spec.scope_value}
+
+
+def _told(description: Description, of_all_cases: int, count: int) -> int:
+    """What so many requests can use by their own telling; the mean, since which cases they are differs."""
+    return -(-of_all_cases * count // max(1, description.case_count))
 
 
 def _fewest(description: Description, count: int) -> int:

@@ -32,7 +32,8 @@ class ForkBudget(Part):
     """A budget of the fork. ``carried`` is what counts against the work order's limit already; ``limit`` is the rest.
 
     ``least`` is used when every call to pay is answered the first time, ``worst`` when every limit of attempts and
-    sends is reached; both at the declared bound, null without one. Judges are not in it.
+    sends is reached; both at the declared bound, or at what the targets tell of their requests (a mean over all cases),
+    null without either. Judges are not in it.
     """
 
     scope: str

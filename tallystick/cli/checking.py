@@ -26,7 +26,7 @@ def show_resume_check(
     """Show what ``resume`` would find; raises what it would raise, IdentityChanged and RunBusy included."""
     changes = read_changes(retry=retry, amend=amend, reason=reason)
     with Ledger.open(settings.ledger_path) as ledger:
-        found = named_or_newest(ledger, run, retry=retry is not None)
+        found = named_or_newest(ledger, run, is_changed=bool(changes))
         with settings.aside():
             reopened(ledger, found.run_id, ADAPTERS)
         for one in changes.amendments:

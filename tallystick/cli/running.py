@@ -95,7 +95,7 @@ def resume_run(
     """``resume``: recover a run and go on."""
     changes = read_changes(retry=retry, amend=amend, reason=reason)
     with Ledger.open(settings.ledger_path) as ledger:
-        found = named_or_newest(ledger, run, retry=retry is not None)
+        found = named_or_newest(ledger, run, is_changed=bool(changes))
         with settings.aside():
             session = reopened(ledger, found.run_id, ADAPTERS)
         if changes:
@@ -110,12 +110,12 @@ def resume_run(
         return _execute(settings, ledger, session, limit=limit, concurrency=concurrency)
 
 
-def named_or_newest(ledger: Ledger, run: str | None, *, retry: bool = False) -> RunRow:
+def named_or_newest(ledger: Ledger, run: str | None, *, is_changed: bool = False) -> RunRow:
     """The run that is meant; raises RunNotFound."""
     with ledger.reading() as reader:
         found = newest_unfinished(reader) if run is None else find_run(reader, run)
     if found is None:
-        more = "; to retry in one that has ended, name it" if retry else ""
+        more = "; one that has ended is named: `tallystick resume RUN …`" if is_changed else ""
         raise RunNotFound("there is no unfinished run", f"list the runs with `tallystick runs`{more}")
     return found
 

@@ -88,11 +88,13 @@ def show_preflight(screen: Screen, found: Preflight) -> None:
                 tone=Tone.WARNING,
             )
         elif line.kind == "hard" and line.least is not None and Decimal(str(line.least)) > Decimal(str(line.limit)):
-            screen.line(
-                f"the budget of {line.unit}{'' if line.scope == 'run' else f' of {line.scope} {line.name}'} is less"
-                " than the plan needs with its judges' calls: what they are not asked is out_of_budget",
-                tone=Tone.WARNING,
+            whose = line.unit if line.scope == "run" else f"{line.unit} of {line.scope} {line.name}"
+            why = (
+                "the plan's requests can use at most: what finds no room any more is unavailable (budget)"
+                if line.bound_per_dispatch is None
+                else "the plan needs with its judges' calls: what they are not asked is out_of_budget"
             )
+            screen.line(f"the budget of {whose} is less than {why}", tone=Tone.WARNING)
 
 
 def _sides(found: Preflight) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ import pytest
 
 from tallystick._wiring import ADAPTERS
 from tallystick.runner.descriptions import describe
+from tallystick.runner.fork_budgets import fork_budgets
 from tallystick.runner.preflight import BudgetOutlook, preflight_of
 from tallystick.runner.protocols import Prepared
 from tests.unit.runner.scripted import ANSWERED, Scripted, always, order_of
@@ -66,3 +67,15 @@ def test_where_nobody_tells_it_is_not_known(target: Any, options: dict[str, Any]
 def test_a_case_that_cannot_be_asked_hides_no_other() -> None:
     (found,) = outlook(Telling(unprepared=frozenset({"c1"})), cases=3)
     assert found.least == 220
+
+
+def test_a_fork_counts_what_is_to_pay_and_of_a_part_of_the_cases_the_mean() -> None:
+    described = describe(
+        order_of({"a": Telling(), "b": Telling()}, cases=3, budgets=BUDGETS, attempts_max=2, dispatches_max=4), ADAPTERS
+    )
+    (found,) = fork_budgets(described, {"a": 0, "b": 2}, {})
+    assert (found.least, found.worst, found.is_enough) == (220, 220 * 8, True)
+    (none,) = fork_budgets(describe(order_of(Scripted(always(ANSWERED)), budgets={
+        "tokens": {"limit": 9, "kind": "soft"},
+    }), ADAPTERS), {"default": 1}, {})  # fmt: skip
+    assert (none.least, none.is_enough) == (None, None)
