@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from .shown import environment_of, run_shell
+from .quick_shell import quick_environment
+from .shown import run_shell
 
 
 def free_port() -> int:
@@ -43,9 +44,14 @@ def stand_in(folder: Path) -> Iterator[None]:
             server.terminate()
 
 
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    with quick_environment(tmp_path) as made:
+        yield made
+
+
 @pytest.mark.parametrize("kind", ["python", "process", "http", "chat"])
-def test_a_new_project_runs_at_once(kind: str, tmp_path: Path) -> None:
-    environment = environment_of(tmp_path)
+def test_a_new_project_runs_at_once(kind: str, tmp_path: Path, environment: dict[str, str]) -> None:
     made = run_shell(
         ["tallystick", "init", "first project", "--target", kind, "--json"], cwd=tmp_path, environment=environment
     )
@@ -62,8 +68,7 @@ def test_a_new_project_runs_at_once(kind: str, tmp_path: Path) -> None:
     assert json.loads(again.stdout)["session"] == json.loads(again.stdout)["session"] | {"reused": 6, "dispatches": 0}
 
 
-def test_what_its_readme_says_of_a_mended_target_is_so(tmp_path: Path) -> None:
-    environment = environment_of(tmp_path)
+def test_what_its_readme_says_of_a_mended_target_is_so(tmp_path: Path, environment: dict[str, str]) -> None:
     run_shell("tallystick init mended && cd mended && tallystick run order.toml", cwd=tmp_path, environment=environment)
     folder = tmp_path / "mended"
     target = folder / "target.py"
@@ -73,8 +78,9 @@ def test_what_its_readme_says_of_a_mended_target_is_so(tmp_path: Path) -> None:
     assert "6 of 6" in done.stdout
 
 
-def test_readmes_have_ten_lines_and_name_every_program_that_is_there(tmp_path: Path) -> None:
-    environment = environment_of(tmp_path)
+def test_readmes_have_ten_lines_and_name_every_program_that_is_there(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
     for kind in ("python", "process", "http", "chat"):
         made = run_shell(["tallystick", "init", kind, "--target", kind], cwd=tmp_path, environment=environment)
         assert made.returncode == 0, made.stderr
