@@ -227,9 +227,7 @@ class PythonJudge:
             return _malformed("a score without a declared scale")
         low, high = self.scale
         if isinstance(score, bool) or not isinstance(score, int | float) or not low <= score <= high:
-            return _malformed(
-                f"the score {_told(score)} is not on the scale {low:g} to {high:g}"
-            )
+            return _malformed(f"the score {_told(score)} is not on the scale {low:g} to {high:g}")
         return verdict
 
 
