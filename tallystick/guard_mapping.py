@@ -24,6 +24,7 @@ class GuardMapping:
         self._returns = return_exceptions
         self._found: dict[str, Any] = {}
         self._failed: dict[str, Exception] = {}
+        self._broken_off: BaseException | None = None
         self._lock = threading.Lock()
         self._is_stopped = False
         self.left: list[tuple[KeyAsked, Any, Any]] = []
@@ -62,6 +63,11 @@ class GuardMapping:
         if not self._returns:
             self.stop()
 
+    def break_off(self, problem: BaseException) -> None:
+        """What is no outcome of an item (SystemExit) came out of a function on another thread; `results` raises it."""
+        self._broken_off = self._broken_off or problem
+        self.stop()
+
     def stop(self) -> None:
         """Nothing more is handed out."""
         with self._lock:
@@ -69,11 +75,15 @@ class GuardMapping:
 
     def results(self) -> list[Any]:
         """In the order of the items; raises the first item's exception, unless they are to be given back."""
+        if self._broken_off is not None:
+            raise self._broken_off
         if not self._returns:
             for asked, _ in self._told:
                 if asked.key in self._failed:
                     raise self._failed[asked.key]
-        return [self._failed.get(asked.key) or self._found[asked.key] for asked, _ in self._told]
+        return [
+            self._failed[key] if (key := asked.key) in self._failed else self._found[key] for asked, _ in self._told
+        ]
 
 
 def _batched(first: Mapping[str, tuple[KeyAsked, Any]]) -> Iterator[tuple[tuple[KeyAsked, Any], ...]]:

@@ -14,8 +14,9 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import copy_context
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -46,6 +47,8 @@ StrPath = str | os.PathLike[str]
 _POLICIES: Final = (IfUnknown.KEEP, IfUnknown.REPEAT, IfUnknown.RESEND)
 _CONCURRENCY: Final = 32
 _LOOK_SECONDS: Final = 0.005
+# The calls that this thread or task is inside of, each by its run and key: to wait for one of them would be for ever.
+_INSIDE: Final[ContextVar[tuple[tuple[str, str], ...]]] = ContextVar("tallystick_guard_inside", default=())
 
 
 def guard(
@@ -146,6 +149,7 @@ class Guard:
         if is_async(function):
             return self._call_async(asked, function, args, keywords)
         run = self._entered()
+        _refuse_inside(run, asked)
         while not run.claim(asked.key):
             threading.Event().wait(_LOOK_SECONDS)  # another thread is at this very key
         try:
@@ -160,6 +164,7 @@ class Guard:
         self, asked: KeyAsked, function: Callable[..., Any], args: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Any:
         run = self._entered()
+        _refuse_inside(run, asked)
         # Threads hold keys too, and no event of a loop may be set from one.
         while not run.claim(asked.key):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_SECONDS)
@@ -176,32 +181,28 @@ class Guard:
         self, run: GuardRun, asked: KeyAsked, underway: Underway, function: Callable[..., Any], args: Sequence[Any],
         keywords: Mapping[str, Any],
     ) -> Any:  # fmt: skip
-        token = current_dispatch.set(_dispatching(run, underway))
         try:
-            outcome, raised = outcome_of_value(function(*args, **keywords)), None
+            with _inside(run, underway):
+                outcome, raised = outcome_of_value(function(*args, **keywords)), None
         except Exception as problem:  # noqa: BLE001 - it is what became of the call, and goes on to the caller
             outcome, raised = outcome_of_exception(problem), problem
         except BaseException as problem:
             run.end(underway, broken_off(problem))
             raise
-        finally:
-            current_dispatch.reset(token)
         return _result(asked, run.end(underway, outcome), raised)
 
     async def _made_async(
         self, run: GuardRun, asked: KeyAsked, underway: Underway, function: Callable[..., Any], args: Sequence[Any],
         keywords: Mapping[str, Any],
     ) -> Any:  # fmt: skip
-        token = current_dispatch.set(_dispatching(run, underway))
         try:
-            outcome, raised = outcome_of_value(await function(*args, **keywords)), None
+            with _inside(run, underway):
+                outcome, raised = outcome_of_value(await function(*args, **keywords)), None
         except Exception as problem:  # noqa: BLE001 - it is what became of the call, and goes on to the caller
             outcome, raised = outcome_of_exception(problem), problem
         except BaseException as problem:
             await asyncio.shield(asyncio.ensure_future(run.end_async(underway, broken_off(problem))))
             raise
-        finally:
-            current_dispatch.reset(token)
         ended = await asyncio.shield(asyncio.ensure_future(run.end_async(underway, outcome)))
         return _result(asked, ended, raised)
 
@@ -242,7 +243,9 @@ class Guard:
         if work.left:
             count = min(concurrency, len(work.left))
             others = [
-                threading.Thread(target=copy_context().run, args=(self._work, work, function), name="tallystick-guard")
+                threading.Thread(
+                    target=copy_context().run, args=(self._work_beside, work, function), name="tallystick-guard"
+                )
                 for _ in range(count - 1)
             ]
             for thread in others:
@@ -270,6 +273,12 @@ class Guard:
                     work.run.leave(asked.key)
             except Exception as problem:  # noqa: BLE001 - raised by `results`, or given back
                 work.fail(asked, problem)
+
+    def _work_beside(self, work: GuardMapping, function: Callable[[Any], Any]) -> None:
+        try:
+            self._work(work, function)
+        except BaseException as problem:  # noqa: BLE001 - SystemExit and its like: `results` raises it
+            work.break_off(problem)
 
     async def _map_async(self, work: GuardMapping, function: Callable[[Any], Any], concurrency: int) -> list[Any]:
         await asyncio.to_thread(work.prepare_all)
@@ -341,6 +350,23 @@ def _key_of(item: Any, key: Callable[[Any], str | int] | None) -> str | int:
     raise UsageError(
         f"an item of type {type(item).__name__} is no key", "say which: guard.map(function, items, key=...)"
     )
+
+
+@contextmanager
+def _inside(run: GuardRun, underway: Underway) -> Iterator[None]:
+    """While the function is called: what `request_id` tells it, and that its key is being asked for."""
+    dispatch = current_dispatch.set(_dispatching(run, underway))
+    keys = _INSIDE.set((*_INSIDE.get(), (run.coordinator.run_id, underway.key)))
+    try:
+        yield
+    finally:
+        _INSIDE.reset(keys)
+        current_dispatch.reset(dispatch)
+
+
+def _refuse_inside(run: GuardRun, asked: KeyAsked) -> None:
+    if (run.coordinator.run_id, asked.key) in _INSIDE.get():
+        raise UsageError(f'key "{asked.key}" is asked for inside of its own call', "give the inner call another key")
 
 
 def _dispatching(run: GuardRun, underway: Underway) -> Dispatching:

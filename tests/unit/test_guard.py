@@ -351,3 +351,49 @@ def test_a_guard_is_exported_before_and_after_it_has_grown_and_goes_on_where_it_
     assert sorted(calls) == [6, 7]
     with Ledger.open(other) as opened:
         assert check_ledger(opened) == []
+
+
+def test_a_call_that_asks_for_its_own_key_is_refused_instead_of_waiting_for_itself(path: Path) -> None:
+    with ts.guard("g", ledger=path) as guard:
+
+        def outer() -> Any:
+            return guard.call("between", lambda: guard.call("own", double, 1))
+
+        with pytest.raises(ts.UsageError, match='key "own" is asked for inside of its own call'):
+            guard.call("own", outer)
+
+        async def again() -> Any:
+            return await guard.call("async", double_async, 1)
+
+        with pytest.raises(ts.UsageError, match='key "async" is asked for inside'):
+            asyncio.run(guard.call("async", again))
+
+
+class Falsy(Exception):
+    def __bool__(self) -> bool:
+        return False
+
+
+def test_an_exception_that_counts_as_false_is_given_back_like_any_other(path: Path) -> None:
+    def fail(number: int) -> int:
+        raise Falsy(number)
+
+    with ts.guard("g", ledger=path) as guard:
+        found = guard.map(fail, [1, 2], return_exceptions=True)
+    assert [type(one) for one in found] == [Falsy, Falsy]
+
+
+def test_an_exit_on_another_thread_ends_the_map_and_its_call_is_unknown(path: Path) -> None:
+    on_both = threading.Barrier(2, timeout=10)
+
+    def leave(number: int) -> int:
+        on_both.wait()
+        if threading.current_thread() is not threading.main_thread():
+            raise SystemExit(3)
+        return number
+
+    with ts.guard("g", ledger=path) as guard:
+        with pytest.raises(SystemExit):
+            guard.map(leave, [1, 2], concurrency=2, return_exceptions=True)
+        summary = guard.summary()
+    assert (summary.called, summary.unknown) == (2, 1)
