@@ -105,9 +105,10 @@ class ChatTarget(HttpTarget):
         if self._chat.reply_tokens_max is None:
             return "max_tokens is missing, and nothing else bounds a reply"
         if unit == "nanousd":
-            return (
-                "it has no prices" if self.prices is None else f'the model "{one_line(self._chat.model)}" has no price'
-            )
+            name = one_line(self._chat.model)
+            if self.prices is None:
+                return 'it has no prices (write `prices = "FILE"`)'
+            return f'the model "{name}" has no price (write [models."{name}"] in its price file)'
         return f"it counts no {unit}"
 
     def _bounds_for(self, tokens_in: int) -> Mapping[str, int]:

@@ -71,8 +71,11 @@ def test_c20_units_that_it_can_tell_are_known_before_any_request(options: dict[s
     ("options", "why"),
     [
         ({"prices": PRICES}, "max_tokens is missing, and nothing else bounds a reply"),
-        ({"max_tokens": 4}, "it has no prices"),
-        ({"max_tokens": 4, "prices": PRICES, "model": "unpriced"}, 'the model "unpriced" has no price'),
+        ({"max_tokens": 4}, 'it has no prices (write `prices = "FILE"`)'),
+        (
+            {"max_tokens": 4, "prices": PRICES, "model": "unpriced"},
+            'the model "unpriced" has no price (write [models."unpriced"] in its price file)',
+        ),
     ],
 )
 def test_c20_what_is_missing_for_a_hard_budget_of_money_is_said(options: dict[str, Any], why: str) -> None:
