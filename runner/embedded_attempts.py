@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..ledger import artifacts, attempt_calls
 from ..ledger.canonical import JsonValue, canonical_bytes, canonical_text
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from .embedded import EmbeddedRun
 
 __all__ = ["EmbeddedAttempt"]
+
+_AMOUNT_MAX: Final = 2**62  # of a budget's unit; the ledger's integers have 64 bits
 
 
 class EmbeddedAttempt:
@@ -127,8 +129,8 @@ class EmbeddedAttempt:
     def _asking(
         self, name: str, request: JsonValue | bytes, bound_usd: str | float | None, bound_tokens: int | None
     ) -> tuple[AttemptInnerCalls, InnerRequest]:
-        payload = request if isinstance(request, bytes) else canonical_bytes(request)
-        bounds: dict[str, int] = {} if bound_tokens is None else {"tokens": bound_tokens}
+        payload = _payload(request)
+        bounds: dict[str, int] = {} if bound_tokens is None else {"tokens": _tokens(bound_tokens)}
         if bound_usd is not None:
             bounds["nanousd"] = _nanousd(bound_usd)
         self._entered()
@@ -209,11 +211,26 @@ def _facts(outcome: Outcome) -> DispatchFacts:
     return facts_of(outcome, duration_us=None, settled_by="runner")
 
 
+def _payload(request: JsonValue | bytes) -> bytes:
+    if isinstance(request, bytes):
+        return request
+    try:
+        return canonical_bytes(request)
+    except (TypeError, ValueError, RecursionError) as fault:
+        raise UsageError(f"the request cannot be kept: {fault}", "give bytes or JSON; nothing is sent") from fault
+
+
+def _tokens(count: object) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= _AMOUNT_MAX:
+        raise UsageError(f"bound_tokens={count!r} is no number of tokens", "give a whole number: bound_tokens=5_000")
+    return count
+
+
 def _nanousd(amount: str | float) -> int:
     try:
         value = Decimal(str(amount))
     except InvalidOperation:
         value = Decimal(-1)
-    if not value.is_finite() or value < 0:
+    if not value.is_finite() or not 0 <= value * 10**9 <= _AMOUNT_MAX:
         raise UsageError(f"bound_usd={amount!r} is no amount", 'give dollars: bound_usd="0.02"')
     return int((value * 10**9).to_integral_value(ROUND_CEILING))

@@ -139,6 +139,10 @@ class AsyncLedger(OpenLedger):
             policy = IfUnknown.QUERY
         if policy not in _POLICIES:
             raise UsageError(f'a harness has no if_unknown = "{if_unknown}"', f"choose one of {', '.join(_POLICIES)}")
+        if isinstance(slots, str | Mapping):
+            raise UsageError(f"slots={slots!r:.60} is no list of slots", 'give several: slots=["a", "b"]')
+        if not isinstance(identity, Mapping):
+            raise UsageError(f"identity={identity!r:.60} is no mapping", 'give one: identity={"model": "small"}')
         cases = [{"id": one, "input": one} if isinstance(one, str) else one for one in slots]
         budgets = budget.tables() if isinstance(budget, Budget) else budget
         order = WorkOrder(

@@ -364,3 +364,37 @@ def test_states_are_read_with_their_types(path: Path) -> None:
             assert ledger.counts("bench")[SlotState.SELECTED] == 2
 
     asyncio.run(harness())
+
+
+ODD_BOUNDS: list[dict[str, Any]] = [
+    {"bound_tokens": "7"}, {"bound_tokens": 1.5}, {"bound_tokens": True}, {"bound_tokens": -1}, {"bound_tokens": 2**70},
+    {"bound_usd": "x"}, {"bound_usd": -1}, {"bound_usd": "1e40"},
+]  # fmt: skip
+
+
+def test_a_bound_that_is_no_amount_sets_nothing_aside_and_sends_nothing(path: Path) -> None:
+    async def main() -> None:
+        async with ts.open_async(path) as ledger:
+            run = await begun(ledger, budget={"tokens": {"limit": 100, "bound_per_dispatch": 10}})
+            slot = await anext(run.claims())
+            async with slot.attempt() as attempt:
+                for odd in ODD_BOUNDS:
+                    with pytest.raises(ts.UsageError, match="is no "):
+                        attempt.call("model", 1, **odd)
+                with pytest.raises(ts.UsageError, match="the request cannot be kept"):
+                    attempt.call("model", {1: 2})  # type: ignore[dict-item]
+                attempt.observe(1)
+            assert [one.held + one.settled for one in ledger.budgets("bench")] == [0]
+
+    asyncio.run(main())
+
+
+def test_slots_or_an_identity_that_are_none_are_refused(path: Path) -> None:
+    async def main() -> None:
+        async with ts.open_async(path) as ledger:
+            with pytest.raises(ts.UsageError, match="slots='abc' is no list"):
+                await begun(ledger, slots="abc")
+            with pytest.raises(ts.UsageError, match="is no mapping"):
+                await ledger.create_or_continue("bench", slots=["a"], identity=[1])  # type: ignore[arg-type]
+
+    asyncio.run(main())
