@@ -18,7 +18,7 @@ from ..ledger.states import DispatchState, NextStep, SlotState
 from ..ledger.transaction import Transaction
 from .answer_texts import NoAnswer, answer_texts
 from .attempt_ends import end_broken
-from .embedded_calls import EmbeddedCall, EmbeddedReservation
+from .embedded_calls import EmbeddedCall, EmbeddedReservation, told_message, told_reason
 from .inner_calls import AttemptInnerCalls
 from .inner_protocols import InnerRequest
 from .outcome_facts import facts_of
@@ -145,7 +145,7 @@ class EmbeddedAttempt:
 
     def fail(self, message: str = "", *, reason: str = "attempt.failed") -> None:
         """The attempt has failed; ``reason`` is a stable dotted token, as the work order's ``retry`` names them."""
-        self._outcome = Outcome(DispatchState.FAILED, reason, message)
+        self._outcome = Outcome(DispatchState.FAILED, told_reason(reason, "attempt.failed"), told_message(message))
 
     def _entered(self) -> DispatchKey:
         if self._key is None:

@@ -6,6 +6,7 @@ said, its outcome is unknown.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping
 from types import TracebackType
 from typing import Any, Final
@@ -17,11 +18,12 @@ from .inner_calls import AttemptInnerCalls
 from .inner_protocols import InnerRequest, InnerSend, Replayed
 from .protocols import Outcome, Usage
 
-__all__ = ["EmbeddedCall", "EmbeddedReservation", "GivenUsage"]
+__all__ = ["EmbeddedCall", "EmbeddedReservation", "GivenUsage", "told_message", "told_reason"]
 
 GivenUsage = Usage | Mapping[str, object] | None
 """What a call used: `Usage`, or a mapping with its names. What is neither is not known, and loses no answer."""
 
+_WAIT_MAX_SECONDS: Final = 365 * 86_400.0
 _NAMES: Final = ("tokens_in", "tokens_out", "cost_nanousd")
 
 
@@ -171,19 +173,44 @@ def _kept(body: JsonValue | bytes) -> bytes:
         ) from fault
 
 
-def _answered(raw: bytes | None, usage: GivenUsage, status: int | None) -> Outcome:
-    return Outcome(DispatchState.ANSWERED, answer=None, raw=raw, usage=_usage(usage), status=status)
+def _answered(raw: bytes | None, usage: GivenUsage, status: object) -> Outcome:
+    return Outcome(DispatchState.ANSWERED, answer=None, raw=raw, usage=_usage(usage), status=_status(status))
 
 
-def _failed(message: str, reason: str, usage: GivenUsage, status: int | None) -> Outcome:
-    return Outcome(DispatchState.FAILED, reason, message, usage=_usage(usage), status=status)
-
-
-def _refused(message: str, retry_after_seconds: float | None, *, sent: bool) -> Outcome:
+def _failed(message: object, reason: object, usage: GivenUsage, status: object) -> Outcome:
     return Outcome(
-        DispatchState.REFUSED, "call.refused", message, retry_after_seconds=retry_after_seconds,
+        DispatchState.FAILED, told_reason(reason, "call.failed"), told_message(message), usage=_usage(usage),
+        status=_status(status),
+    )  # fmt: skip
+
+
+def _refused(message: object, retry_after_seconds: object, *, sent: bool) -> Outcome:
+    return Outcome(
+        DispatchState.REFUSED, "call.refused", told_message(message), retry_after_seconds=_wait(retry_after_seconds),
         bytes_sent=None if sent else 0,
     )  # fmt: skip
+
+
+# What a harness says beside the outcome must not lose it: of what is no text and no number, only that is kept.
+
+
+def told_reason(given: object, default: str) -> str:
+    """The reason that a harness gives, or ours where it gives none."""
+    return given if isinstance(given, str) and given else default
+
+
+def told_message(given: object) -> str:
+    """What a harness says, as text: most give an exception sooner or later."""
+    return given if isinstance(given, str) else "" if given is None else str(given)
+
+
+def _status(given: object) -> int | None:
+    return given if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < 2**31 else None
+
+
+def _wait(given: object) -> float | None:
+    is_number = isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
+    return min(max(0.0, float(given)), _WAIT_MAX_SECONDS) if is_number else None  # type: ignore[arg-type]
 
 
 def _usage(given: object) -> Usage | None:

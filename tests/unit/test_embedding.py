@@ -398,3 +398,24 @@ def test_slots_or_an_identity_that_are_none_are_refused(path: Path) -> None:
                 await ledger.create_or_continue("bench", slots=["a"], identity=[1])  # type: ignore[arg-type]
 
     asyncio.run(main())
+
+
+def test_what_is_said_beside_an_outcome_in_an_odd_type_does_not_lose_it(path: Path) -> None:
+    async def main() -> list[tuple[str, str, str, int | None]]:
+        async with ts.open_async(path) as ledger:
+            run = await begun(ledger, slots=["a"], if_unknown="repeat")
+            slot = await anext(run.claims())
+            async with slot.attempt() as attempt:
+                async with attempt.call("first", 1) as call:
+                    call.answer("x", status=2**70)
+                async with attempt.call("second", 1) as call:
+                    call.fail(ValueError("no"), reason=None, status="500")  # type: ignore[arg-type]
+                for wait in ("1", float("nan"), float("inf"), 1e30, -1):
+                    async with attempt.call("third", 1) as call:
+                        call.refuse(retry_after_seconds=wait)  # type: ignore[arg-type]
+                attempt.fail(None, reason=5)  # type: ignore[arg-type]
+            return [(one.state, one.reason, one.message, one.status) for one in ledger.calls(run)]
+
+    told = asyncio.run(main())
+    assert told[:2] == [("answered", "", "", None), ("failed", "call.failed", "no", None)]
+    assert told[2:] == [("refused", "call.refused", "", None)] * 5
