@@ -96,10 +96,8 @@ class Demo:
         require(coordinator.returncode == -9, "the coordinator died by SIGKILL and had not ended before")
 
     @staticmethod
-    def never_made(count: int) -> str:
-        if not count:
-            return "the counter saw all of the unknown ones, too: killed after the call"
-        return f"of the unknown ones, the counter never saw {count}: killed before the call"
+    def made_or_not(unknown: int, never: int) -> str:
+        return f"of the unknown ones, the counter saw {unknown - never}; {never} were killed before the call"
 
     def account(self, before: dict, after: dict, unknown: list) -> None:
         people, dispatches, (budget,) = after["population"], after["totals"]["dispatches"], after["budgets"]
@@ -111,7 +109,7 @@ class Demo:
             ("unknown", f"{len(unknown)} in flight at the kill, made or not: the ledger cannot know"),
             ("", "each was asked again under a new request id, as that is harmless; the first one stays unknown"),
             ("calls", f"{dispatches} by the ledger, {lines} by the counter"),
-            ("", self.never_made(dispatches - lines)),
+            ("", self.made_or_not(len(unknown), dispatches - lines)),
             ("spent", f"{budget['settled']} dispatches, and {budget['held']} more held for the unknown ones"),
             ("", f"{budget['left']} left of {budget['limit']}"),
         )
