@@ -109,6 +109,8 @@ def stored_json(text: str) -> Any:
         value, end = _scan(text, 0)
     except RecursionError as cause:
         raise ValueError("nested too deeply") from cause
+    except StopIteration as cause:
+        raise ValueError("no value stands there") from cause
     if end != len(text):
         raise ValueError("something stands behind the value")
     return value
@@ -124,7 +126,8 @@ def unescaped_text(stored: str) -> str:
     return _ESCAPED.sub(lambda found: "\\" if found[1] is None else chr(int(found[1], base=16)), stored)
 
 
-_scan: Final = json.JSONDecoder().raw_decode
+_decoder: Final[Any] = json.JSONDecoder()
+_scan: Final[Callable[[str, int], tuple[Any, int]]] = _decoder.scan_once
 _UNSTORABLE: Final = re.compile("[\x00\\\\\ud800-\udfff]")
 _ESCAPED: Final = re.compile(r"\\\\|\\u([0-9a-f]{4})")
 

@@ -19,12 +19,23 @@ from .errors import UsageError
 from .ledger import Reader
 from .states import NextStep, RunState, SlotState
 
-__all__ = ["Mark", "OpenAttempt", "OpenDispatch", "RunHistory", "SessionSpan", "history_at", "note_what_came_later"]
+__all__ = [
+    "STATE_TEXTS",
+    "Mark",
+    "OpenAttempt",
+    "OpenDispatch",
+    "RunHistory",
+    "SessionSpan",
+    "history_at",
+    "note_what_came_later",
+]
 
 MARKS_MAX: Final = 1_000
 _EVENTS_AT_ONCE: Final = 20_000
 _STATES: Final = tuple(SlotState)
-_CODES: Final = {state: code for code, state in enumerate(_STATES)}
+_CODES: Final[dict[str, int]] = {state: code for code, state in enumerate(_STATES)}
+STATE_TEXTS: Final = tuple(state.value for state in SlotState)
+"""What each of the codes in `RunHistory.codes` stands for."""
 
 
 @attrs.define
@@ -132,11 +143,11 @@ class RunHistory:
 
     def counts(self) -> dict[SlotState, int]:
         """How many of the planned slots are in each state."""
-        return {state: self.codes.count(code, 1) for state, code in _CODES.items()}
+        return {state: self.codes.count(_CODES[state], 1) for state in _STATES}
 
     def put(self, slot_no: int, state: str, reason: str | None) -> None:
         """Move a slot; for the effects of events."""
-        self.codes[slot_no] = _CODES[SlotState(state)]
+        self.codes[slot_no] = _CODES[state]
         if reason is None:
             self.reasons.pop(slot_no, None)
         else:
@@ -151,7 +162,7 @@ class RunHistory:
 
     def slots_in(self, state: str) -> list[int]:
         """The numbers of the slots in that state."""
-        code, found, at = _CODES[SlotState(state)], [], 0
+        code, found, at = _CODES[state], [], 0
         while (at := self.codes.find(code, at + 1)) > 0:
             found.append(at)
         return found

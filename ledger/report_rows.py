@@ -2,8 +2,8 @@
 
 A part of the slots at a time, so that memory does not grow with the run; answers and evidence, which may be large, one
 row after another. What may have changed since the event comes from the run's history, everything else from rows that
-are never changed. The classes of rows are named tuples: a report of a large run makes millions, and a frozen class of
-attrs takes five times as long to make.
+are never changed. The classes of rows are named tuples, most of them made past their own constructors: a report of a
+large run makes millions, and a frozen class of attrs takes ten times as long to make.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from .artifacts import ANSWER, text_of
-from .history import RunHistory
+from .history import STATE_TEXTS, RunHistory
 from .ledger import Reader
 from .report_sums import CLASSES
 from .states import JudgmentState
@@ -61,6 +61,7 @@ _CARRIED: Final = (
     " AND o.slot_no = t.slot_no AND o.attempt_no = t.carried_from AND o.session_no = t.session_no AND o.turn = t.turn"
     " WHERE t.run_key = ? AND t.slot_no > ? AND t.slot_no <= ? AND t.source = 'carried'"
 )
+_JUDGED: Final = JudgmentState.JUDGED.value
 _GIVEN: Final = (JudgmentState.JUDGED, JudgmentState.NO_VERDICT)
 # By each judge, as the key of judgments begins: without it every part would go through all of them.
 _JUDGMENTS: Final = (
@@ -69,6 +70,10 @@ _JUDGMENTS: Final = (
     " AND j.evaluation_no = e.evaluation_no AND j.judge_no = e.judge_no WHERE e.run_key = ?1 AND e.evaluation_no = ?4"
     " AND j.slot_no > ?2 AND j.slot_no <= ?3 ORDER BY j.slot_no, j.judge_no, j.attempt_no, j.sample_no"
 )
+
+
+_NONE: Final[frozenset[tuple[str, int]]] = frozenset()
+_new: Final[Callable[..., Any]] = tuple.__new__
 
 
 class ObservationRow(NamedTuple):
@@ -232,63 +237,65 @@ def _part(
     dispatches = _at_once(reader.rows(_DISPATCHES, which))
     judgments = _at_once(reader.rows(_JUDGMENTS, (*which, evaluation_no)))
     carried = _at_once(reader.rows(_CARRIED, which))
-    later, tries = history.later_dispatches, history.attempts
-    for slot_no, variant_no, repetition, case_no, case_id, digest, metadata in reader.rows(_SLOTS, which):
-        newest, selected_at = tries[slot_no], history.selected_at[slot_no]
-        sent = [_dispatch(history, row) for row in dispatches(slot_no) if not later or (row[2], row[3]) not in later]
-        given = (_judgment(history, evaluation_no, row) for row in judgments(slot_no) if row[2] == newest)
-        yield SlotRow(
-            slot_no, variant_no, repetition, case_no, case_id, digest, metadata, history.state_of(slot_no).value,
-            history.reasons.get(slot_no), selected_at,
+    later, open_ones = history.later_dispatches, history.open_dispatches
+    reasons, codes, tries, selections = history.reasons, history.codes, history.attempts, history.selected_at
+    for slot_no, *planned in reader.rows(_SLOTS, which):
+        newest, selected_at = tries[slot_no], selections[slot_no]
+        sent = [
+            _new(DispatchRow, row[1:]) if (row[2], row[3]) not in open_ones else _open_dispatch(history, row)
+            for row in dispatches(slot_no)
+            if not later or (row[2], row[3]) not in later
+        ]
+        given = judgments(slot_no) if selected_at else ()
+        said = [_judgment(history, evaluation_no, row) for row in given if row[2] == newest]
+        taken = carried(slot_no)
+        variant_no, repetition, case_no, case_id, digest, metadata = planned
+        yield _new(SlotRow, (
+            slot_no, variant_no, repetition, case_no, case_id, digest, metadata, STATE_TEXTS[codes[slot_no]],
+            reasons.get(slot_no), selected_at,
             tuple([_attempt(reader, history, row) for row in attempts(slot_no) if row[1] <= newest]), tuple(sent),
-            tuple([one for one in given if one is not None]) if selected_at else (),
-            frozenset([(row[2], row[3]) for row in carried(slot_no) if row[1] == newest]),
-        )  # fmt: skip
+            tuple([one for one in said if one is not None]),
+            frozenset([(row[2], row[3]) for row in taken if row[1] == newest]) if taken else _NONE,
+        ))  # fmt: skip
 
 
-def _attempt(reader: Reader, history: RunHistory, row: Any) -> AttemptRow:
+def _attempt(reader: Reader, history: RunHistory, row: Any) -> Any:
     slot_no, attempt_no, state, began, ended, reason, message, reused, call_id, dispatch_no, answer, *further = row
-    contaminated = (slot_no, attempt_no) in history.contaminated
-    open_one = history.open_attempts.get((slot_no, attempt_no))
-    if open_one is not None:
+    key = (slot_no, attempt_no)
+    contaminated = key in history.contaminated
+    if key in history.open_attempts:
+        now = history.open_attempts[key]
         return AttemptRow(
-            attempt_no,
-            open_one.state,
-            began,
-            open_one.ended_us,
-            open_one.reason,
-            open_one.message,
-            contaminated,
-            None,
-            reused,
+            attempt_no, now.state, began, now.ended_us, now.reason, now.message, contaminated, None, reused
         )
     observation = None
     if answer is not None:
-        observation = ObservationRow(call_id, dispatch_no, str(text_of(reader, answer)), *further)
-    return AttemptRow(attempt_no, state, began, ended, reason, message, contaminated, observation, reused)
+        text = answer if type(answer) is str else text_of(reader, answer)
+        observation = _new(ObservationRow, (call_id, dispatch_no, text, *further))
+    return _new(AttemptRow, (attempt_no, state, began, ended, reason, message, contaminated, observation, reused))
 
 
-def _dispatch(history: RunHistory, row: Any) -> DispatchRow:
-    open_one = history.open_dispatches.get((row[2], row[3]))
-    if open_one is None:
-        return DispatchRow._make(row[1:])
+def _open_dispatch(history: RunHistory, row: Any) -> DispatchRow:
     _, attempt_no, call_id, dispatch_no, _, intended, *_, replay, _ = row
+    now = history.open_dispatches[call_id, dispatch_no]
     return DispatchRow(
-        attempt_no, call_id, dispatch_no, open_one.state, intended, open_one.ended_us, open_one.duration_us,
-        open_one.bytes_sent, open_one.status, open_one.reason, open_one.message, None, None, None, None, replay,
+        attempt_no, call_id, dispatch_no, now.state, intended, now.ended_us, now.duration_us, now.bytes_sent,
+        now.status, now.reason, now.message, None, None, None, None, replay,
     )  # fmt: skip
 
 
-def _judgment(history: RunHistory, evaluation_no: int, row: Any) -> GivenJudgment | None:
+def _judgment(history: RunHistory, evaluation_no: int, row: Any) -> Any:
     """The judgment as it was given, None where it had not been."""
     slot_no, judge_no, attempt_no, sample_no, state, passed, score, reason, explanation, reused_from = row
+    later = history.later_judgments
+    if state == _JUDGED and (not later or (evaluation_no, judge_no, slot_no, attempt_no, sample_no) not in later):
+        verdict = None if passed is None else bool(passed)
+        reused = reused_from is not None
+        return _new(GivenJudgment, (judge_no, sample_no, verdict, score, reason, explanation, reused))
     key = (evaluation_no, judge_no, slot_no, attempt_no, sample_no)
-    is_later = state not in _GIVEN or (history.later_judgments and key in history.later_judgments)
+    is_later = state not in _GIVEN or key in later
     if is_later and key not in history.judged_before:
         return None
-    if is_later or state == JudgmentState.NO_VERDICT:
-        passed, score, reason = history.judged_before[key] if is_later else (None, None, reason)
-        # Its explanation is gone once it is tried again, so it is not shown at all; `tallystick show` has it.
-        return GivenJudgment(judge_no, sample_no, passed, score, reason, None, False)
-    verdict = None if passed is None else bool(passed)
-    return GivenJudgment(judge_no, sample_no, verdict, score, reason, explanation, reused_from is not None)
+    passed, score, reason = history.judged_before[key] if is_later else (None, None, reason)
+    # Its explanation is gone once it is tried again, so it is not shown at all; `tallystick show` has it.
+    return GivenJudgment(judge_no, sample_no, passed, score, reason, None, False)

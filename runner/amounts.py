@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from functools import lru_cache
 from typing import Final
 
 from .errors import AmountInvalid
@@ -34,6 +35,7 @@ def nanousd(value: object) -> int:
     return _bounded(int(whole) * _NANO + int(fraction.ljust(9, "0")))
 
 
+@lru_cache(maxsize=1024)
 def usd_text(amount: int) -> str:
     """The nano-USD as `nanousd` reads them, with at least two decimals."""
     whole, fraction = divmod(amount, _NANO)

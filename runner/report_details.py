@@ -10,8 +10,8 @@ import attrs
 from ..ledger.report_rows import AttemptRow, CaseRow, DispatchRow, SettlementRow
 from ..ledger.report_texts import case_texts, has_turns, settlements_at, turns_at
 from ..ledger.turns import TurnRow
-from .report_document import SlotLine
 from .report_reading import Report
+from .report_slots import ListedSlot
 
 __all__ = ["SlotDetails", "slot_details"]
 
@@ -25,7 +25,7 @@ class SlotDetails:
     ``turns`` are those of a conversation, by attempt.
     """
 
-    line: SlotLine
+    line: ListedSlot
     case_no: int
     input: str
     expected: str | None

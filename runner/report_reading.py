@@ -30,7 +30,6 @@ from .report_document import (
     GroupLine,
     RunReport,
     SlicePart,
-    SlotLine,
     TermPart,
     TroubleLine,
     VariantPopulation,
@@ -39,7 +38,7 @@ from .report_figures import Figures, JudgePart, population_of_counts
 from .report_models import FlagLine, ReasonLine
 from .report_options import ReportOptions
 from .report_points import open_points
-from .report_slots import metadata_of, slot_line
+from .report_slots import ListedSlot, metadata_of
 from .report_standing import judge_totals, standing_at, totals_part
 from .report_times import Times, duration_line, mark_lines, session_lines
 
@@ -58,7 +57,7 @@ class Report:
     summary: RunReport
     source: ReportSource
 
-    def slots(self) -> Iterator[SlotLine]:
+    def slots(self) -> Iterator[ListedSlot]:
         """Every planned observation of the slice, in the order of the plan."""
         for row, metadata in self.source.rows():
             yield self.source.line(row, metadata)
@@ -75,15 +74,12 @@ class ReportSource:
     evaluation: EvaluationRow | None
     judges: tuple[JudgePart, ...]
     variants: dict[int, str]
+    judge_names: dict[int, str]
 
     @property
     def reader(self) -> Reader:
         """The present view, for what is read at once."""
         return self.views.reader
-
-    @property
-    def judge_names(self) -> dict[int, str]:
-        return {judge.judge_no: judge.name for judge in self.judges}
 
     def rows(self, *, with_texts: bool = True) -> Iterator[tuple[SlotRow, dict[str, Any]]]:
         """The planned observations of the slice with their case's metadata; without texts as `slot_rows` says."""
@@ -95,9 +91,9 @@ class ReportSource:
             if all(term.fits(metadata) for term in self.options.terms):
                 yield row, metadata
 
-    def line(self, row: SlotRow, metadata: dict[str, Any]) -> SlotLine:
-        """The line of one of them."""
-        return slot_line(row, self.variants[row.variant_no], self.judge_names, metadata)
+    def line(self, row: SlotRow, metadata: dict[str, Any]) -> ListedSlot:
+        """One of them as the formats read it."""
+        return ListedSlot(row, self.variants[row.variant_no], self.judge_names, metadata)
 
 
 @contextlib.contextmanager
@@ -130,7 +126,8 @@ def report_source(views: Views, run: RunRow, options: ReportOptions) -> ReportSo
     evaluation = _evaluation(reader, history, options.evaluation)
     judges = () if evaluation is None else _judges(reader, evaluation)
     variants = {one.variant_no: one.name for one in run_reads.variants_of(reader, run.run_key)}
-    return ReportSource(views, run, history, options, evaluation, judges, variants)
+    names = {judge.judge_no: judge.name for judge in judges}
+    return ReportSource(views, run, history, options, evaluation, judges, variants, names)
 
 
 def _evaluation(reader: Reader, history: RunHistory, asked: str | None) -> EvaluationRow | None:

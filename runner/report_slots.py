@@ -2,63 +2,166 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 from ..ledger.canonical import printable, stored_json
-from ..ledger.report_rows import DispatchRow, GivenJudgment, SlotRow
+from ..ledger.report_rows import DispatchRow, SlotRow
 from ..ledger.states import DispatchState
 from .amounts import usd_text
 from .instants import instant
-from .report_document import SlotLine, VerdictLine
 
 __all__ = [
     "ANSWER_CHARACTERS_MAX",
+    "ListedSlot",
+    "ListedVerdict",
     "flags_of",
     "metadata_of",
+    "seconds_in",
     "seconds_of",
-    "slot_line",
     "useful_dispatches",
-    "verdict_line",
 ]
 
 ANSWER_CHARACTERS_MAX: Final = 2_000
+_ANSWERED: Final = DispatchState.ANSWERED.value
 
 
-def slot_line(row: SlotRow, variant: str, judges: Mapping[int, str], metadata: dict[str, Any]) -> SlotLine:
-    """The line of one planned observation; ``judges`` are names by number."""
-    newest = row.newest
-    observed = newest.observation if newest is not None and row.selected_at else None
-    answer, is_cut = (None, False) if observed is None else _shown(observed.answer)
-    sent = row.dispatches
-    cost = _sum_of_known([one.cost_nanousd for one in sent])
-    return SlotLine(
-        slot=row.slot_no, case=row.case_id, variant=variant, repetition=row.repetition, state=row.state,
-        reason=row.reason, message=None if newest is None else newest.message, attempts=len(row.attempts),
-        dispatches=len(sent), replays=sum([one.replay for one in sent]),
-        contaminated=newest is not None and newest.contaminated,
-        source=None if observed is None else observed.source,
-        reused_from=None if newest is None else newest.reused_from, has_answer=observed is not None, answer=answer,
-        answer_cut=is_cut, flags=[] if observed is None else flags_of(observed.flags), seconds=seconds_of(row),
-        began_at=instant(row.attempts[0].began_us) if row.attempts else None,
-        ended_at=None if newest is None or newest.ended_us is None else instant(newest.ended_us),
-        tokens_in=_sum_of_known([one.tokens_in for one in sent]),
-        tokens_out=_sum_of_known([one.tokens_out for one in sent]), cost_usd=None if cost is None else usd_text(cost),
-        metadata=metadata, verdicts=[verdict_line(one, judges) for one in row.judgments],
-    )  # fmt: skip
+class ListedVerdict(NamedTuple):
+    """What a judge said, with the keys of `VerdictLine`."""
+
+    judge: str
+    sample: int
+    passed: bool | None
+    score: float | None
+    reason: str | None
+    explanation: str | None
+    reused: bool
 
 
-def verdict_line(given: GivenJudgment, judges: Mapping[int, str]) -> VerdictLine:
-    """What a judge said."""
-    return VerdictLine(
-        judge=judges[given.judge_no], sample=given.sample_no, passed=given.passed,
-        score=None if given.score is None else float(given.score), reason=given.reason,
-        explanation=given.explanation or None, reused=given.reused,
-    )  # fmt: skip
+class ListedSlot:
+    """One planned observation as the formats read it: what `SlotLine` says of each key, made when it is asked for.
+
+    A large report lists a hundred thousand, and each form needs only some of the keys. ``metadata`` is that of its
+    case, ``judges`` are names by number.
+    """
+
+    __slots__ = ("judges", "metadata", "newest", "observed", "row", "variant")
+
+    def __init__(self, row: SlotRow, variant: str, judges: Mapping[int, str], metadata: dict[str, Any]) -> None:
+        self.row = row
+        self.variant = variant
+        self.judges = judges
+        self.metadata = metadata
+        self.newest = row.attempts[-1] if row.attempts else None
+        self.observed = self.newest.observation if self.newest is not None and row.selected_at else None
+
+    @property
+    def slot(self) -> int:
+        return self.row.slot_no
+
+    @property
+    def case(self) -> str:
+        return self.row.case_id
+
+    @property
+    def repetition(self) -> int:
+        return self.row.repetition
+
+    @property
+    def state(self) -> str:
+        return self.row.state
+
+    @property
+    def reason(self) -> str | None:
+        return self.row.reason
+
+    @property
+    def message(self) -> str | None:
+        return None if self.newest is None else self.newest.message
+
+    @property
+    def attempts(self) -> int:
+        return len(self.row.attempts)
+
+    @property
+    def dispatches(self) -> int:
+        return len(self.row.dispatches)
+
+    @property
+    def replays(self) -> int:
+        return sum([one.replay for one in self.row.dispatches])
+
+    @property
+    def contaminated(self) -> bool:
+        return self.newest is not None and self.newest.contaminated
+
+    @property
+    def source(self) -> str | None:
+        return None if self.observed is None else self.observed.source
+
+    @property
+    def reused_from(self) -> str | None:
+        return None if self.newest is None else self.newest.reused_from
+
+    @property
+    def has_answer(self) -> bool:
+        return self.observed is not None
+
+    @property
+    def answer(self) -> Any:
+        if self.observed is None:
+            return None
+        text = self.observed.answer
+        return printable(text[:ANSWER_CHARACTERS_MAX]) if self.answer_cut else stored_json(text)
+
+    @property
+    def answer_cut(self) -> bool:
+        return self.observed is not None and len(self.observed.answer) > ANSWER_CHARACTERS_MAX
+
+    @property
+    def flags(self) -> list[str]:
+        return [] if self.observed is None else flags_of(self.observed.flags)
+
+    @property
+    def seconds(self) -> float | None:
+        return seconds_of(self.row)
+
+    @property
+    def began_at(self) -> str | None:
+        return instant(self.row.attempts[0].began_us) if self.row.attempts else None
+
+    @property
+    def ended_at(self) -> str | None:
+        return None if self.newest is None or self.newest.ended_us is None else instant(self.newest.ended_us)
+
+    @property
+    def tokens_in(self) -> int | None:
+        return _sum_of_known([one.tokens_in for one in self.row.dispatches])
+
+    @property
+    def tokens_out(self) -> int | None:
+        return _sum_of_known([one.tokens_out for one in self.row.dispatches])
+
+    @property
+    def cost_usd(self) -> str | None:
+        cost = _sum_of_known([one.cost_nanousd for one in self.row.dispatches])
+        return None if cost is None else usd_text(cost)
+
+    @property
+    def verdicts(self) -> list[ListedVerdict]:
+        return [
+            ListedVerdict(
+                self.judges[judge_no], sample_no, passed, None if score is None else float(score), reason,
+                explanation or None, reused,
+            )
+            for judge_no, sample_no, passed, score, reason, explanation, reused in self.row.judgments
+        ]  # fmt: skip
 
 
+@lru_cache(maxsize=512)
 def metadata_of(text: str) -> dict[str, Any]:
-    """A case's metadata."""
+    """A case's metadata, to be read only: cases with the same share one."""
     found = stored_json(text)
     return found if isinstance(found, dict) else {}
 
@@ -71,22 +174,25 @@ def useful_dispatches(row: SlotRow) -> list[DispatchRow]:
     return [
         one
         for one in row.dispatches
-        if (one.attempt_no == newest or (one.call_id, one.dispatch_no) in carried)
-        and one.state == DispatchState.ANSWERED
+        if one.state == _ANSWERED
+        and (one.attempt_no == newest or (carried and (one.call_id, one.dispatch_no) in carried))
     ]
 
 
 def seconds_of(row: SlotRow) -> float | None:
     """How long the selected observation took on the wire, all its calls together; None where that is not known."""
-    # What was settled later has the time of the send that was lost, which is not that of its answer.
-    spans = [one.duration_us if one.settled_by == "wire" else None for one in useful_dispatches(row)]
-    return sum(spans) / 1e6 if spans and None not in spans else None  # type: ignore[arg-type]
+    return seconds_in(useful_dispatches(row))
 
 
-def _shown(text: str) -> tuple[Any, bool]:
-    if len(text) <= ANSWER_CHARACTERS_MAX:
-        return stored_json(text), False
-    return printable(text[:ANSWER_CHARACTERS_MAX]), True
+def seconds_in(useful: Sequence[DispatchRow]) -> float | None:
+    """The same of its useful sends."""
+    took = 0
+    for one in useful:
+        # What was settled later has the time of the send that was lost, which is not that of its answer.
+        if one.duration_us is None or one.settled_by != "wire":
+            return None
+        took += one.duration_us
+    return took / 1e6 if useful else None
 
 
 def flags_of(text: str) -> list[str]:
@@ -99,5 +205,7 @@ def flags_of(text: str) -> list[str]:
 
 
 def _sum_of_known(amounts: list[int | None]) -> int | None:
+    if len(amounts) == 1:
+        return amounts[0]
     known = [amount for amount in amounts if amount is not None]
     return sum(known) if known else None

@@ -6,7 +6,8 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
-from ..runner.report_document import RunReport, SlotLine, VerdictLine
+from ..runner.report_document import RunReport
+from ..runner.report_slots import ListedSlot, ListedVerdict
 
 __all__ = ["column_names", "row_of"]
 
@@ -44,7 +45,7 @@ def column_names(summary: RunReport) -> list[str]:
     return [*_OWN, *of_judges, *(f"metadata.{key}" for key in summary.metadata_keys)]
 
 
-def row_of(summary: RunReport, slot: SlotLine) -> list[Any]:
+def row_of(summary: RunReport, slot: ListedSlot) -> list[Any]:
     """The row of one planned observation, its values as JSON knows them, None where there is none.
 
     ``passed`` of a judge that was asked for several samples is the share of its verdicts that passed.
@@ -58,7 +59,7 @@ def row_of(summary: RunReport, slot: SlotLine) -> list[Any]:
     return row
 
 
-def _said(verdicts: list[VerdictLine]) -> list[Any]:
+def _said(verdicts: list[ListedVerdict]) -> list[Any]:
     if len(verdicts) == 1:
         (one,) = verdicts
         return [one.passed, one.score, one.reason, one.explanation or None]

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import json.encoder
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 from ..runner.report_models import as_json
 from ..runner.report_reading import Report
+from ..runner.report_slots import ListedSlot, ListedVerdict
 
-__all__ = ["json_report"]
+__all__ = ["json_report", "slot_text"]
+
+_quoted: Final[Callable[[str], str]] = json.encoder.encode_basestring_ascii
+_BOOLEANS: Final = {True: "true", False: "false", None: "null"}
 
 
 def json_report(report: Report) -> Iterator[str]:
@@ -17,6 +23,54 @@ def json_report(report: Report) -> Iterator[str]:
     yield head.removesuffix("\n}") + ',\n  "slots": ['
     between = "\n    "
     for slot in report.slots():
-        yield between + json.dumps(as_json(slot))
+        yield between + slot_text(slot)
         between = ",\n    "
     yield "]\n}\n" if between == "\n    " else "\n  ]\n}\n"
+
+
+def slot_text(slot: ListedSlot) -> str:
+    """One planned observation: what `json.dumps` writes of its `SlotLine`, in a fifth of the time."""
+    verdicts = ", ".join([_verdict_text(one) for one in slot.verdicts])
+    return (
+        f'{{"slot": {slot.slot}, "case": {_quoted(slot.case)}, "variant": {_quoted(slot.variant)},'
+        f' "repetition": {slot.repetition}, "state": {_quoted(slot.state)}, "reason": {_text(slot.reason)},'
+        f' "message": {_text(slot.message)}, "attempts": {slot.attempts}, "dispatches": {slot.dispatches},'
+        f' "replays": {slot.replays}, "contaminated": {_BOOLEANS[slot.contaminated]}, "source": {_text(slot.source)},'
+        f' "reused_from": {_text(slot.reused_from)}, "has_answer": {_BOOLEANS[slot.has_answer]},'
+        f' "answer": {_dumps(slot.answer)}, "answer_cut": {_BOOLEANS[slot.answer_cut]}, "flags": {_dumps(slot.flags)},'
+        f' "seconds": {_number(slot.seconds)}, "began_at": {_text(slot.began_at)}, "ended_at": {_text(slot.ended_at)},'
+        f' "tokens_in": {_number(slot.tokens_in)}, "tokens_out": {_number(slot.tokens_out)},'
+        f' "cost_usd": {_text(slot.cost_usd)}, "metadata": {_dumps(slot.metadata)}, "verdicts": [{verdicts}]}}'
+    )
+
+
+def _verdict_text(one: ListedVerdict) -> str:
+    judge, sample, passed, score, reason, explanation, reused = one
+    return (
+        f'{{"judge": {_quoted(judge)}, "sample": {sample}, "passed": {_BOOLEANS[passed]}, "score": {_number(score)},'
+        f' "reason": {_text(reason)}, "explanation": {_text(explanation)}, "reused": {_BOOLEANS[reused]}}}'
+    )
+
+
+def _text(value: str | None) -> str:
+    return "null" if value is None else _quoted(value)
+
+
+def _number(value: float | None) -> str:
+    return "null" if value is None else _dumps(value)
+
+
+def _make_dumps() -> Callable[[Any], str]:
+    # `json.dumps` makes its C half anew for each value, which is half of the cost of a small one.
+    make = getattr(json.encoder, "c_make_encoder", None)  # absent where there is no C half
+    if make is None:
+        return json.dumps
+    plain = json.JSONEncoder()
+    parts = make(
+        None, plain.default, _quoted, None, plain.key_separator, plain.item_separator, plain.sort_keys,
+        plain.skipkeys, plain.allow_nan,
+    )  # fmt: skip
+    return lambda value: "".join(parts(value, 0))
+
+
+_dumps: Final = _make_dumps()

@@ -13,8 +13,9 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from ..ledger.states import SlotState
-from ..runner.report_document import RunReport, SlotLine
+from ..runner.report_document import RunReport
 from ..runner.report_reading import Report
+from ..runner.report_slots import ListedSlot
 from .safe_text import plain, xml_text
 
 __all__ = ["junit_report", "outcome_of"]
@@ -44,12 +45,12 @@ def junit_report(report: Report) -> Iterator[str]:
     yield "</testsuites>\n"
 
 
-def outcome_of(summary: RunReport, slot: SlotLine) -> tuple[str, str, str]:
+def outcome_of(summary: RunReport, slot: ListedSlot) -> tuple[str, str, str]:
     """``passed``, ``failure``, ``error`` or ``skipped``, with a type and a message."""
     return _outcome(summary, slot, {score.judge for score in summary.scores if not score.counts})
 
 
-def _outcome(summary: RunReport, slot: SlotLine, ignored: AbstractSet[str]) -> tuple[str, str, str]:
+def _outcome(summary: RunReport, slot: ListedSlot, ignored: AbstractSet[str]) -> tuple[str, str, str]:
     if slot.state == SlotState.CANCELLED:
         return "skipped", slot.state, slot.reason or ""
     if slot.state != SlotState.SELECTED:
@@ -70,7 +71,7 @@ def _outcome(summary: RunReport, slot: SlotLine, ignored: AbstractSet[str]) -> t
     return "passed", "", ""
 
 
-def _case(slot: SlotLine, outcome: str, kind: str, message: str) -> str:
+def _case(slot: ListedSlot, outcome: str, kind: str, message: str) -> str:
     name = slot.case if slot.repetition == 1 else f"{slot.case} [{slot.repetition}]"
     time = "" if slot.seconds is None else f' time="{slot.seconds:.6f}"'
     head = f"    <testcase classname={_quoted(slot.variant)} name={_quoted(name)}{time}"

@@ -10,8 +10,9 @@ from ..ledger.canonical import parse_json, printable
 from ..ledger.report_rows import AttemptRow
 from ..runner.instants import instant
 from ..runner.report_details import SlotDetails, slot_details
-from ..runner.report_document import RunReport, SlotLine
+from ..runner.report_document import RunReport
 from ..runner.report_reading import Report
+from ..runner.report_slots import ListedSlot
 from .safe_text import plain
 
 __all__ = ["DETAILS_MAX", "ROWS_MAX", "page_data"]
@@ -62,7 +63,7 @@ def _case(found: SlotDetails, *, with_texts: bool) -> list[Any]:
     return [name, _text(found.input), expected, metadata]
 
 
-def _row(line: SlotLine, case: int, variants: dict[str, int]) -> list[Any]:
+def _row(line: ListedSlot, case: int, variants: dict[str, int]) -> list[Any]:
     verdicts = [[plain(one.judge), one.passed, one.score, one.reason, int(one.reused)] for one in line.verdicts]
     return [
         line.slot, case, variants[line.variant], line.repetition, line.state, line.reason, line.attempts,

@@ -72,6 +72,7 @@ def answer(
     *,
     seconds: float | None = 0.5,
     holds: int = 0,
+    flags: str = "[]",
     **facts: Any,
 ) -> None:
     """The slot is observed; ``holds`` are set aside in budget 1 before."""
@@ -80,9 +81,8 @@ def answer(
     told = DispatchFacts(
         DispatchState.ANSWERED, duration_us=None if seconds is None else round(seconds * 1e6), wire_sends=1, **facts
     )
-    ledger.write(
-        lambda tx: attempts.observe(tx, begun.key, told, answer=text, answer_digest=digest_of_bytes(text.encode()))
-    )
+    digest = digest_of_bytes(text.encode())
+    ledger.write(lambda tx: attempts.observe(tx, begun.key, told, answer=text, answer_digest=digest, flags=flags))
 
 
 def judge(
