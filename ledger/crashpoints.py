@@ -69,6 +69,8 @@ CRASHPOINTS: Final[dict[str, str]] = {
     "export.renamed": "the snapshot lies durably under its name, nobody has been told",
     "import.verified": "every member, row and promise of a snapshot is verified, nothing of it is written",
     "import.batch": "some of a snapshot's rows are committed, its runs are still hidden",
+    "forward.prepared": "what is new of a run that is here lies aside, nothing of it is written",
+    "forward.inside": "inside the transaction that moves a run forward",
     "import.flipped": "what a snapshot brought is shown, nobody has been told",
     "backup.written": "a backup is written and synced under another name, nothing lies at its own",
     "custody.moving": "a run is being moved away, its snapshot is not written",

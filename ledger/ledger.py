@@ -181,9 +181,14 @@ class Ledger:
 
     @contextlib.contextmanager
     def bulk(self, source: Path) -> Iterator[BulkWriter]:
-        """A writer for verified rows of a hidden run, from the tables of that file; for imports."""
+        """A writer for verified rows, from the tables of that file; for imports."""
         self._scribe()
-        with bulk_writer(self._shared.path, self._shared.turnstile, source) as writer:
+        shared = self._shared
+
+        def transaction(connection: driver.Connection) -> Transaction:
+            return Transaction(connection, clock=shared.clock, ids=shared.ids, worker_id=shared.worker_id)
+
+        with bulk_writer(shared.path, shared.turnstile, source, transaction=transaction) as writer:
             yield writer
 
     def close(self) -> None:

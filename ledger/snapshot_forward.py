@@ -1,8 +1,8 @@
 """Moving a copy forward: a later snapshot of a run that is here brings what happened since.
 
 What differs is put aside in the snapshot's own scratch rows, outside every transaction; the transaction that shows it
-writes that and nothing else, so that it takes as long as the difference is large. Evaluations that were made here stay:
-their events follow the run's new ones.
+copies that by SQLite itself and does nothing else, so that it takes as long as the difference is large (its figures
+are in decision 12). Evaluations that were made here stay: their events follow the run's new ones.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Final
 import attrs
 from sqlalchemy import Table
 
+from .bulk import SOURCE
 from .custody import LOCAL_FROM
 from .errors import RunBusy, SnapshotInvalid
 from .history import history_at
@@ -24,7 +25,7 @@ from .processes import ProcessIdentity
 from .schema_rules import NEVER_CHANGED
 from .snapshot_compare import Comparison, is_local
 from .snapshot_format import RunEntry
-from .snapshot_tables import RUN_TABLES, columns_of, insert_into, key_of, rows_of_run
+from .snapshot_tables import RUN_TABLES, columns_of, key_of, rows_of_run
 from .snapshot_verify import VerifiedSnapshot
 from .transaction import Transaction
 
@@ -44,11 +45,10 @@ class Forward:
     dead: tuple[str, ...]
 
     def apply(self, tx: Transaction) -> None:
-        """Write it; raises RunBusy when the run has changed here since it was compared."""
+        """Write it, inside `BulkWriter.show`; raises RunBusy when the run has changed since it was compared."""
         self._refuse_changed(tx)
         # Deleting and writing anew is what the rules allow of a run that is hidden; nobody sees it so.
         tx.move("run", "importing", "UPDATE runs SET state = 'importing' WHERE run_key = ?", (self.run_key,))
-        tx.execute("PRAGMA defer_foreign_keys=ON")
         local = self._take_local_events(tx)
         for table in RUN_TABLES:
             if table.name not in _SEPARATE:
@@ -70,9 +70,11 @@ class Forward:
             raise _busy(self.entry.run, "another process")
 
     def _write(self, tx: Transaction, table: Table) -> None:
-        sql, fixed = insert_into(table, run_key=self.run_key)
-        rows = self.snapshot.rows.each(f"SELECT * FROM {_aside(table, self.run_key)}")
-        tx.cursor.executemany(sql.replace("INSERT", "INSERT OR REPLACE", 1), ((*fixed, *row) for row in rows))
+        names = ", ".join(columns_of(table))
+        tx.change(
+            f"INSERT OR REPLACE INTO main.{table.name} (run_key, {names}) SELECT ?, {names}"
+            f" FROM {SOURCE}.{_aside(table, self.run_key)}", (self.run_key,),
+        )  # fmt: skip
 
     def _take_local_events(self, tx: Transaction) -> list[tuple[str, int, str]]:
         found = tx.rows(
@@ -85,12 +87,12 @@ class Forward:
 
     def _add_events(self, tx: Transaction, local: list[tuple[str, int, str]]) -> None:
         table = next(table for table in RUN_TABLES if table.name == "events")
-        sql, fixed = insert_into(table, run_key=self.run_key)
-        rows = self.snapshot.rows.each(
-            f"SELECT {', '.join(columns_of(table))} FROM events WHERE run_key = ? AND event_no > ? ORDER BY event_no",
-            (self.snapshot.run_key(self.entry), self.comparison.shared),
+        names = ", ".join(columns_of(table))
+        tx.change(
+            f"INSERT INTO main.events (run_key, {names}) SELECT ?, {names} FROM {SOURCE}.events"
+            " WHERE run_key = ? AND event_no > ? ORDER BY event_no",
+            (self.run_key, self.snapshot.run_key(self.entry), self.comparison.shared),
         )
-        tx.cursor.executemany(sql, ((*fixed, *row) for row in rows))
         tx.forget_heads()
         now_us = tx.now_us
         for kind, at_us, body in local:

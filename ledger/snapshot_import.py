@@ -19,7 +19,7 @@ from .bulk import SOURCE, BulkWriter
 from .crashpoints import crashpoint
 from .custody_changes import lose_custody
 from .driver import DatabaseError
-from .errors import LedgerError, RunBusy, SnapshotDiverged, SnapshotInvalid
+from .errors import CommitUnknown, LedgerError, RunBusy, SnapshotDiverged, SnapshotInvalid
 from .import_care import discard_half_imported, discard_run, import_folder
 from .ledger import Ledger, Reader
 from .ledger_place import ledger_id
@@ -131,7 +131,7 @@ def _take_in(ledger: Ledger, snapshot: VerifiedSnapshot, found: list[Comparison]
                 hidden.append(_write_run(ledger, snapshot, entry, comparison, hidden))
         _flip(ledger, snapshot, found, hidden)
     except BaseException as problem:
-        if ledger.failure is None:
+        if ledger.failure is None and not isinstance(problem, CommitUnknown):
             with contextlib.suppress(LedgerError):  # what is left there is removed by the next import
                 for run in hidden:
                     discard_run(ledger, run.import_id, run.run_key)
@@ -262,7 +262,12 @@ def _flip(ledger: Ledger, snapshot: VerifiedSnapshot, found: list[Comparison], h
         taken = [
             (entry, one) for entry, one in zip(snapshot.manifest.runs, found, strict=True) if one.became is Became.HELD
         ]
-        ledger.write(lambda tx: _show_all(tx, snapshot, hidden, forwards, taken))
+        if not forwards:
+            ledger.write(lambda tx: _show_all(tx, snapshot, hidden, forwards, taken))
+            return
+        crashpoint("forward.prepared")
+        with ledger.bulk(snapshot.scratch.path) as writer:
+            writer.show(lambda tx: _show_all(tx, snapshot, hidden, forwards, taken))
 
 
 def _show_all(
@@ -282,6 +287,7 @@ def _show_all(
             _tell_taken(tx, run.run_key, run.entry, snapshot)
     for forward in forwards:
         forward.apply(tx)
+        crashpoint("forward.inside")
         _add_complete(tx, snapshot, forward.run_key)
         if forward.comparison.custody is CustodyState.HELD and forward.entry.custody == "move":
             _tell_taken(tx, forward.run_key, forward.entry, snapshot)

@@ -241,6 +241,25 @@ def import_killed(places: Places, site: Site, point: str, folder: Path) -> None:
     assert rows(new.ledger, "SELECT count(*) FROM runs") == [(1,)]
 
 
+def forward_killed(places: Places, site: Site, point: str, folder: Path) -> None:
+    """Readers see the copy as it was, or as it is further on; the next import brings it there and clears up."""
+    new, file = places.site("new"), folder / "s.zip"
+    carried(site, new, file)
+    before = answers(new)
+    assert site.run("--limit", "1").ended() == 75
+    did(site, "export", "acceptance", "-o", file, "--force")
+    assert answers(site) != before
+    new.start("import", file, crashpoint=point).died_at_its_point()
+    is_there = point.startswith("import.flipped")
+    assert answers(new) == (answers(site) if is_there else before)
+    assert [run["state"] for run in new.told("runs", "--json")["runs"]] == ["open"]
+    assert "the ledger is sound" in did(new, "ledger", "check")
+    assert new.told("import", file, "--json", statuses=[0])["changed"] is not is_there
+    assert answers(new) == answers(site)
+    assert not list(Path(f"{new.ledger}.d", "imports").iterdir())
+    assert "the ledger is sound" in did(new, "ledger", "check")
+
+
 def move_killed(places: Places, site: Site, point: str, folder: Path) -> None:
     """Nobody goes on with the run until the move is finished, or taken back with a reason."""
     file = folder / "m.zip"
@@ -296,7 +315,9 @@ SCENARIOS: Final[dict[str, list[tuple[Kill, int]]]] = {
     "export.renamed": [(export_killed, 1), (move_killed, 1), (move_taken_back, 1)],
     "import.verified": [(import_killed, 1)],
     "import.batch": [(import_killed, passage) for passage in (1, 4, 12)],
-    "import.flipped": [(import_killed, 1)],
+    "forward.prepared": [(forward_killed, 1)],
+    "forward.inside": [(forward_killed, 1)],
+    "import.flipped": [(import_killed, 1), (forward_killed, 1)],
     "custody.moving": [(move_killed, 1), (move_taken_back, 1)],
     "custody.moved": [(move_killed, 1), (move_taken_back, 1)],
     "custody.adopted": [(adoption_killed, 1)],
