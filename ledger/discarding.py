@@ -3,6 +3,9 @@
 For each row that goes, the database looks whether something still refers to it. Where no index leads there it goes
 through the whole table: six minutes for 20,000 attempts beside 40,000 calls. So the index that a batch needs is there
 for as long as the batch takes, within its transaction, and costs nobody else anything.
+
+Two processes may find the same leftover and remove it at once. The number of a run that is gone is given to the next
+one: each batch first looks that what it deletes is still what was found.
 """
 
 from __future__ import annotations
@@ -10,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import attrs
+
 from .transaction import Transaction
 
-__all__ = ["delete_batch"]
+__all__ = ["Hidden", "delete_batch", "half_imported", "half_planned"]
 
 _LOOKED_FOR: Final[Mapping[str, tuple[str, ...]]] = {
     "attempts": ("calls (run_key, slot_no, attempt_no)",),
@@ -20,8 +25,32 @@ _LOOKED_FOR: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def delete_batch(tx: Transaction, table: str, sql: str, values: tuple[Any, ...]) -> int:
+@attrs.frozen
+class Hidden:
+    """A run that was never shown, by what no other run will ever have."""
+
+    _sql: str
+    _values: tuple[Any, ...]
+
+    def is_there(self, tx: Transaction) -> bool:
+        """Whether nobody else has removed it meanwhile."""
+        return tx.row(self._sql, self._values) is not None
+
+
+def half_planned(run_id: str) -> Hidden:
+    """A run that is being planned, or was."""
+    return Hidden("SELECT 1 FROM runs WHERE run_id = ? AND state = 'planning'", (run_id,))
+
+
+def half_imported(import_id: str) -> Hidden:
+    """A run that is being imported, or was; the same run may be imported again under the same number."""
+    return Hidden("SELECT 1 FROM imports WHERE import_id = ? AND state = 'receiving'", (import_id,))
+
+
+def delete_batch(tx: Transaction, table: str, sql: str, values: tuple[Any, ...], *, of: Hidden) -> int:
     """Run the DELETE of rows of ``table`` and return how many they were; call it only where there may be some."""
+    if not of.is_there(tx):
+        return 0
     looked_for = _LOOKED_FOR.get(table, ())
     for number, columns in enumerate(looked_for):
         tx.execute(f"CREATE INDEX discarding_{number} ON {columns}")

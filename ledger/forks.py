@@ -15,7 +15,7 @@ import attrs
 
 from .canonical import canonical_text
 from .crashpoints import crashpoint
-from .discarding import delete_batch
+from .discarding import Hidden, delete_batch
 from .ledger import Ledger
 from .standing import steps_of
 from .transaction import Transaction
@@ -245,13 +245,13 @@ def _kept_bodies(tx: Transaction, run_key: int) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def discard_taken(ledger: Ledger, run_key: int) -> None:
+def discard_taken(ledger: Ledger, run_key: int, *, of: Hidden) -> None:
     """Remove what was copied into a run that was never shown, in bounded batches."""
     with ledger.reading() as reader:
         if reader.row("SELECT 1 FROM attempts WHERE run_key = ? LIMIT 1", (run_key,)) is None:
             return
     for table, sql in _DISCARD.items():
-        while ledger.write(lambda tx, table=table, sql=sql: delete_batch(tx, table, sql, (run_key,))):  # type: ignore[misc]
+        while ledger.write(lambda tx, table=table, sql=sql: delete_batch(tx, table, sql, (run_key,), of=of)):  # type: ignore[misc]
             pass
 
 

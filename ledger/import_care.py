@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from .discarding import delete_batch
+from .discarding import Hidden, delete_batch, half_imported
 from .ledger import Ledger, Reader
 from .location import make_side_folder
 from .processes import ProcessIdentity
@@ -48,14 +48,15 @@ def discard_half_imported(ledger: Ledger) -> int:
 
 def discard_run(ledger: Ledger, import_id: str, run_key: int | None) -> None:
     """Remove the rows of a run that was never shown, in bounded batches, and say so of its import."""
+    of = half_imported(import_id)
     if run_key is not None:
         for table in reversed(RUN_TABLES):
             if table.name != "runs":
-                _delete(ledger, table.name, [column.name for column in table.primary_key], run_key)
+                _delete(ledger, table.name, [column.name for column in table.primary_key], run_key, of)
     ledger.write(lambda tx: _discard_head(tx, import_id, run_key))
 
 
-def _delete(ledger: Ledger, table: str, key: list[str], run_key: int) -> None:
+def _delete(ledger: Ledger, table: str, key: list[str], run_key: int, of: Hidden) -> None:
     names = ", ".join(key)
     sql = (
         f"DELETE FROM {table} WHERE ({names}) IN (SELECT {names} FROM {table} WHERE run_key = ?"
@@ -64,11 +65,13 @@ def _delete(ledger: Ledger, table: str, key: list[str], run_key: int) -> None:
     with ledger.reading() as reader:
         if reader.row(f"SELECT 1 FROM {table} WHERE run_key = ? LIMIT 1", (run_key,)) is None:
             return
-    while ledger.write(lambda tx: delete_batch(tx, table, sql, (run_key,))):
+    while ledger.write(lambda tx: delete_batch(tx, table, sql, (run_key,), of=of)):
         pass
 
 
 def _discard_head(tx: Transaction, import_id: str, run_key: int | None) -> None:
+    if not half_imported(import_id).is_there(tx):
+        return  # another process was at it, too
     tx.move("import", "discarded",
             "UPDATE imports SET state = 'discarded', ended_us = ?, run_key = NULL"
             " WHERE import_id = ? AND state = 'receiving'", (tx.now_us, import_id))  # fmt: skip

@@ -15,6 +15,7 @@ import attrs
 
 from .canonical import canonical_text, digest_of_value, parse_json
 from .crashpoints import crashpoint
+from .discarding import Hidden, delete_batch, half_planned
 from .forks import TakenOver, discard_taken, take_over, tell_of_fork
 from .ledger import Ledger
 from .local_facts import remember_folder
@@ -144,13 +145,13 @@ def create_run(ledger: Ledger, plan: RunPlan, rows: Iterable[CasePlan], *, only_
             take_over(ledger, run_key, plan.taken)
     except Exception:
         if ledger.failure is None:
-            _discard(ledger, run_key)
+            _discard(ledger, run_key, run_id)
         raise
     planned = case_count * len(plan.variants) * plan.repetitions
     winner = ledger.write(lambda tx: _show(tx, run_key, run_id, plan, case_count, planned, only_one=only_one))
     crashpoint("run.planned")
     if winner.run_key != run_key:
-        _discard(ledger, run_key)
+        _discard(ledger, run_key, run_id)
     return winner
 
 
@@ -158,16 +159,16 @@ def discard_half_planned(ledger: Ledger) -> int:
     """Remove plans that a killed process left half-written; returns how many."""
     with ledger.reading() as reader:
         found = reader.rows(
-            "SELECT r.run_key, w.worker_id, w.pid, w.start_ticks, w.boot_id, w.host, w.ended_us FROM runs r"
+            "SELECT r.run_key, r.run_id, w.worker_id, w.pid, w.start_ticks, w.boot_id, w.host, w.ended_us FROM runs r"
             " JOIN workers w ON w.worker_id = r.made_by WHERE r.state = 'planning'"
         )
     dead = [
-        run_key
-        for run_key, worker_id, pid, ticks, boot, host, ended in found
+        (run_key, run_id)
+        for run_key, run_id, worker_id, pid, ticks, boot, host, ended in found
         if ended is not None or ledger.is_dead(worker_id, ProcessIdentity(pid, ticks, boot, host))
     ]
-    for run_key in dead:
-        _discard(ledger, run_key)
+    for run_key, run_id in dead:
+        _discard(ledger, run_key, run_id)
     return len(dead)
 
 
@@ -260,21 +261,25 @@ def _origin(plan: RunPlan) -> dict[str, str | int]:
     return {} if plan.taken is None else {"forked_from": plan.taken.run_id, "forked_at": plan.taken.event_no}
 
 
-def _discard(ledger: Ledger, run_key: int) -> None:
-    discard_taken(ledger, run_key)
+def _discard(ledger: Ledger, run_key: int, run_id: str) -> None:
+    of = half_planned(run_id)
+    discard_taken(ledger, run_key, of=of)
     for table, key in (("slots", "slot_no"), ("cases", "case_no")):
-        while ledger.write(lambda tx, table=table, key=key: tx.change(  # type: ignore[misc]
-            f"DELETE FROM {table} WHERE run_key = ? AND {key} IN"
-            f" (SELECT {key} FROM {table} WHERE run_key = ? LIMIT {_SLOTS_PER_BATCH})", (run_key, run_key)
-        )):  # fmt: skip
+        sql = (
+            f"DELETE FROM {table} WHERE run_key = ?1 AND {key} IN"
+            f" (SELECT {key} FROM {table} WHERE run_key = ?1 LIMIT {_SLOTS_PER_BATCH})"
+        )
+        while ledger.write(lambda tx, table=table, sql=sql: delete_batch(tx, table, sql, (run_key,), of=of)):  # type: ignore[misc]
             pass
-    ledger.write(lambda tx: _discard_head(tx, run_key))
+    ledger.write(lambda tx: _discard_head(tx, run_key, of))
 
 
-def _discard_head(tx: Transaction, run_key: int) -> None:
+def _discard_head(tx: Transaction, run_key: int, of: Hidden) -> None:
+    if not of.is_there(tx):
+        return
     for table in ("evaluation_judges", "evaluations", "budgets", "variants"):
         tx.change(f"DELETE FROM {table} WHERE run_key = ?", (run_key,))
-    tx.change("DELETE FROM runs WHERE run_key = ? AND state = 'planning'", (run_key,))
+    tx.change("DELETE FROM runs WHERE run_key = ?", (run_key,))
 
 
 def _batches(rows: Iterable[CasePlan], size: int) -> Iterator[list[CasePlan]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,27 @@ def test_a_plan_that_was_killed_in_the_middle_is_seen_by_nobody_and_cleared_by_t
         assert visible(ledger) == [run.run_id]
         assert counts(ledger)["slots"] == counts(ledger)["cases"] == 3
         assert one(ledger, "SELECT count(*) FROM runs") == (1,)
+
+
+def test_a_leftover_that_another_process_removes_too_does_not_take_that_ones_new_run_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with new_ledger(tmp_path) as ledger, Child("plan", ledger.path, 3, crashpoint="run.planning.batch@2") as child:
+        assert child.end() == -9
+        (left,) = one(ledger, "SELECT run_key FROM runs")
+        made: list[planning.PlannedRun] = []
+        real = planning.discard_taken
+
+        def meanwhile(*args: Any, **more: Any) -> None:
+            monkeypatch.setattr(planning, "discard_taken", real)
+            made.append(new_run(ledger))  # as the other one, which was a little quicker
+            real(*args, **more)
+
+        monkeypatch.setattr(planning, "discard_taken", meanwhile)
+        planning.discard_half_planned(ledger)
+        assert [run.run_key for run in made] == [left]  # the number of a run that is gone is given again
+        assert visible(ledger) == [made[0].run_id]
+        assert counts(ledger)["slots"] == counts(ledger)["cases"] == 3
 
 
 def test_a_plan_that_was_killed_when_whole_is_there(tmp_path: Path) -> None:
