@@ -13,6 +13,7 @@ from tallystick.ledger import artifacts, driver, snapshot_export, snapshot_scrat
 from tallystick.ledger.canonical import canonical_text
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.errors import LedgerDamaged, LedgerFailed, RunBusy, RunNotFound, UsageError
+from tallystick.ledger.import_care import discard_run
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.planning import CasePlan, create_run
 from tallystick.ledger.publishing import beside
@@ -227,6 +228,10 @@ def test_an_import_that_finds_one_under_way_says_so_and_takes_its_place_once_it_
     assert import_snapshot(elsewhere, tmp_path / "s.zip").changed
     assert rows_of(elsewhere, run.run_id) == rows_of(ledger, run.run_id)
     assert every(elsewhere, "SELECT state FROM imports ORDER BY import_id") == [("discarded",), ("complete",)]
+    # As a third process does that found the dead one at the same time, and is slower: its number is another run's now.
+    dead, key = one(elsewhere, "SELECT min(import_id), (SELECT run_key FROM runs) FROM imports")
+    discard_run(elsewhere, dead, key)
+    assert rows_of(elsewhere, run.run_id) == rows_of(ledger, run.run_id)
     assert findings(elsewhere) == []
 
 
