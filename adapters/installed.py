@@ -14,6 +14,7 @@ from typing import Any, Final
 import attrs
 
 from ..ledger.canonical import JsonValue
+from ..ledger.errors import UsageError
 
 __all__ = ["Package", "entry_points_of", "package_of", "with_package"]
 
@@ -62,7 +63,11 @@ class _Installed:
     def identity(self) -> Mapping[str, JsonValue]:
         """What it says itself, and the package that it comes from."""
         package = {"name": self._package.name, "version": self._package.version}
-        return {**self._made.identity(), "adapter_package": package}
+        told: object = self._made.identity()
+        if not isinstance(told, Mapping):
+            what = f"an adapter of {self._package} says no identity, but {type(told).__name__}"
+            raise UsageError(what, "Its identity() has to return a mapping; report it to that package")
+        return {**told, "adapter_package": package}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._made, name)

@@ -118,7 +118,7 @@ def _made(group: str, kind: str, table: Mapping[str, Any], *, folder: Path, plac
         made = factory(table, folder=folder, place=place)
     except TallystickError:
         raise
-    except Exception as cause:
+    except (Exception, SystemExit) as cause:
         what = f'{place}: the adapter of kind "{kind}" ({package}) failed on this table ({_told(cause)})'
         raise WorkOrderInvalid(what, "Correct the table, or report it to that package", place=place) from cause
     wanted: tuple[type, ...] = (Target,) if group == TARGETS else (Judge, CallingJudge)

@@ -15,7 +15,7 @@ from tallystick.adapters.errors import KindAmbiguous
 from tallystick.adapters.installed import Package, with_package
 from tallystick.adapters.recorded_target import RecordedTarget
 from tallystick.adapters.registry import JUDGES, TARGETS, judge_from_work_order, listed, target_from_work_order
-from tallystick.ledger.errors import SecretMissing, TallystickError, TargetNotFound, WorkOrderInvalid
+from tallystick.ledger.errors import SecretMissing, TallystickError, TargetNotFound, UsageError, WorkOrderInvalid
 from tallystick.runner.device_protocols import ConversationTarget, DeviceTarget
 from tallystick.runner.judge_protocols import CallingJudge
 from tallystick.runner.protocols import Judge, Target
@@ -157,6 +157,19 @@ def test_one_that_fails_at_import_is_told_and_breaks_no_other(install: Install, 
         TargetNotFound, match=r'of kind "gone" \(leaving-kit 1.0\) cannot be imported \(SystemExit: 3\)'
     ):
         made(tmp_path, "gone")
+
+
+def test_one_that_leaves_or_says_no_identity_is_told_with_its_package(install: Install, tmp_path: Path) -> None:
+    install("leaving-kit", target="leaving = leaving_kit:made", module="def made(t, **k): raise SystemExit(0)")
+    with pytest.raises(WorkOrderInvalid, match=r"\(leaving-kit 1.0\) failed on this table \(SystemExit: 0\)"):
+        made(tmp_path, "leaving")
+
+    class Nameless:
+        def identity(self) -> None:
+            return None
+
+    with pytest.raises(UsageError, match="an adapter of p 1 says no identity, but NoneType"):
+        with_package(Nameless(), Package("p", "1")).identity()
 
 
 def test_one_of_a_kind_that_we_have_is_listed_as_not_used(install: Install, tmp_path: Path) -> None:
