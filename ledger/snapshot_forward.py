@@ -32,6 +32,11 @@ from .transaction import Transaction
 __all__ = ["Forward", "prepare_forward"]
 
 _SEPARATE: Final = ("runs", "events")
+_LOCAL_SPENDING: Final = (
+    "SELECT 1 FROM calls c JOIN reservations s ON s.call_id = c.call_id"
+    " WHERE c.owner = 'judgment' AND c.run_key = ? AND c.evaluation_no >= ? LIMIT 1"
+)
+"""A local evaluation's call that holds or has used something of a budget."""
 
 
 @attrs.frozen
@@ -116,6 +121,8 @@ class Forward:
             "UPDATE evaluations SET set_at_event = min(set_at_event, ?), set_read_to = min(set_read_to, ?)"
             " WHERE run_key = ? AND evaluation_no >= ?", (shared, shared, self.run_key, LOCAL_FROM),
         )  # fmt: skip
+        if tx.row(_LOCAL_SPENDING, (self.run_key, LOCAL_FROM)) is None:
+            return  # going through the whole history takes longer than all the rest
         reader = Reader(tx.cursor.connection, self.snapshot.rows.artifacts)
         for state in budgets_by_replay(reader, history_at(reader, self.run_key)):
             tx.change(

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from .canonical import digest_of_value, parse_json
+from .canonical import canonical_text, digest_of_value, parse_json
 from .ledger import Reader
 from .snapshot_tables import SHARED_TABLES, count_of_unused
 
@@ -37,6 +37,9 @@ _JSON: Final[Mapping[str, tuple[str, ...]]] = {
     "events": ("body",),
 }
 _WHOLE: Final = "JOIN runs r ON r.run_key = t.run_key AND r.left_out IS NULL"
+_MANY_MEANINGS: Final = "(instr({0}, char(92)) OR (SELECT count(*) <> count(DISTINCT fullkey) FROM json_tree({0})))"
+"""Whether a text may have a key twice: SQLite says so of keys that are spelled alike, and an escape may hide others."""
+_JUDGES: Final = "SELECT run_key, evaluation_no, judge_no, identity, identity_digest FROM evaluation_judges"
 _IDENTITIES: Final = "SELECT run_id, identity, identity_digest FROM runs WHERE left_out IS NULL"
 _STRANGE: Final[Mapping[str, str]] = {
     "a run is forked from itself": "SELECT run_id FROM runs WHERE forked_from = run_id",
@@ -69,15 +72,48 @@ def strange_values(reader: Reader) -> Iterator[str]:
             if count := reader.row(sql)[0]:
                 yield f"{column} is no JSON in {count} rows of {table}"
                 return
+    yield from _with_two_meanings(reader)
     for what, sql in _STRANGE.items():
         if (found := reader.row(f"{sql} LIMIT 1")) is not None:
             yield f"{what}: {found[0]}"
     for run_id, text, digest in reader.each(_IDENTITIES):
         if digest_of_value(parse_json(text)) != digest:
             yield f"run {run_id} has another identity than its digest says"
+    for run_key, *place, text, digest in reader.each(_JUDGES):
+        if digest_of_value(parse_json(text)) != digest and not _is_part(reader, run_key):
+            yield f"judge {'/'.join(map(str, place))} has another identity than its digest says"
     for shared in SHARED_TABLES:
         if shared.name != "workers" and (count := reader.row(count_of_unused(shared))[0]):
             yield f"nothing refers to {count} rows of {shared.name}"
+
+
+def _with_two_meanings(reader: Reader) -> Iterator[str]:
+    """Objects with a key twice, of which SQLite takes the first and Python the last, and events in another form.
+
+    One place of each column. What SQLite sees nothing in is not parsed again.
+    """
+    for table, columns in _JSON.items():
+        for column in columns:
+            is_event = table == "events"
+            may_be = f"instr({column}, '{{') AND {_MANY_MEANINGS.format(column)}"
+            condition = f"json({column}) <> {column} OR {may_be}" if is_event else may_be
+            for (text,) in reader.each(f"SELECT {column} FROM {table} WHERE {condition}"):
+                if (fault := _fault_of(text, is_canonical=is_event)) is not None:
+                    yield f"{column} of a row of {table}: {fault}"
+                    break
+
+
+def _fault_of(text: str, *, is_canonical: bool) -> str | None:
+    try:
+        value = parse_json(text)
+        is_other = is_canonical and canonical_text(value) != text
+    except ValueError as problem:
+        return str(problem)
+    return "it is not written as the ledger writes it" if is_other else None
+
+
+def _is_part(reader: Reader, run_key: int) -> bool:
+    return bool(reader.row("SELECT left_out IS NOT NULL FROM runs WHERE run_key = ?", (run_key,))[0])
 
 
 def names_in(left_out: str | None) -> list[str]:
