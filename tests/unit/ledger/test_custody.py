@@ -11,21 +11,24 @@ from typing import Any
 import pytest
 
 from tallystick.ledger import budgets, coordinators, run_ends, settlements
+from tallystick.ledger.canonical import digest_of_bytes
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.custody_changes import adopt, begin_move
 from tallystick.ledger.errors import CustodyElsewhere, RunBusy, SnapshotDiverged, UsageError
 from tallystick.ledger.evaluation_holds import leave_evaluation, open_evaluation
 from tallystick.ledger.evaluations import EvaluationPlan, EvaluationRow, create_evaluation, write_set
+from tallystick.ledger.judgment_calls import JudgeIntent, begin_judgment, end_judgment_call
 from tallystick.ledger.judgments import add_judgments
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.ledger_place import find_place
 from tallystick.ledger.moving import move_runs
 from tallystick.ledger.planning import JudgePlan
-from tallystick.ledger.records import JudgmentRow
+from tallystick.ledger.records import DispatchFacts, JudgmentKey, JudgmentRow
 from tallystick.ledger.run_settings import change_settings
 from tallystick.ledger.settlements import Decision, Settlement
 from tallystick.ledger.snapshot_export import export_runs
 from tallystick.ledger.snapshot_import import import_snapshot
+from tallystick.ledger.states import DispatchState, IfUnknown
 from tests.unit.ledger.factories import begin, every, hold, new_ledger, one
 from tests.unit.ledger.snapshots import exported, full_run, go_on, rows_of
 
@@ -410,6 +413,35 @@ def test_evaluations_of_a_copy_stay_when_it_is_moved_forward(ledger: Ledger, oth
     assert carry(ledger, other, run.run_id, tmp_path).became == "forward"
     assert verdicts(other, "here") == mine
     assert not import_snapshot(other, tmp_path / "carried.zip").changed
+    sound(other)
+
+
+def test_what_a_copys_judge_has_spent_stays_spent_when_the_copy_is_moved_forward(
+    ledger: Ledger, other: Ledger, tmp_path: Path
+) -> None:
+    run = full_run(ledger)
+    carry(ledger, other, run.run_id, tmp_path)
+    plan = EvaluationPlan("here", "{}", "sha256:here", "{}", (JudgePlan("strict", "model", "{}"),))
+    row = other.write(lambda tx: create_evaluation(tx, run.run_id, plan))
+    held = open_evaluation(other, row)
+    while not other.write(lambda tx: write_set(tx, row)):
+        pass
+    key = JudgmentKey(row.run_key, row.evaluation_no, 1, 1, 1, 1)
+    asked = digest_of_bytes(b"ask")
+    intent = JudgeIntent(key, "judges-1", "{}", b"ask", asked, 3, IfUnknown.KEEP, (hold(1),))
+    sent = other.write(lambda tx: begin_judgment(tx, intent))
+    verdict = JudgmentRow(1, 1, 1, passed=True, call_id=sent.call_id)
+    facts = DispatchFacts(DispatchState.ANSWERED)
+    other.write(lambda tx: end_judgment_call(tx, key, sent, facts, verdict))
+    other.write(lambda tx: leave_evaluation(tx, held, reason="ended"))
+    settled = (
+        "SELECT settled FROM budgets WHERE run_key = (SELECT run_key FROM runs WHERE run_id = ?) AND budget_no = 1"
+    )
+    here, there = one(other, settled, run.run_id)[0], one(ledger, settled, run.run_id)[0]
+    assert here == there + 1
+    go_on(ledger, run.run_id)
+    assert carry(ledger, other, run.run_id, tmp_path).became == "forward"
+    assert one(other, settled, run.run_id)[0] == one(ledger, settled, run.run_id)[0] + 1
     sound(other)
 
 
