@@ -92,6 +92,7 @@ class EmbeddedRun:
         self._feed = Feed(ledger, self.run_key)
         self._out: set[int] = set()
         self._begun: set[int] = set()
+        self._passed_over: set[int] = set()
         self._change = asyncio.Event()
         self._began = time.monotonic()
         self._is_closed = False
@@ -101,16 +102,17 @@ class EmbeddedRun:
         """What is left, one slot after the other, until nothing waits, a budget is full, or somebody asks to stop.
 
         With ``concurrency``, at most so many of them have not ended their attempt. What was in flight at a death comes
-        first, one at a time.
+        first, one at a time. One that is given and never begun is waited for: say `EmbeddedSlot.pass_over` of it.
         """
         if concurrency is not None and concurrency < 1:
             raise UsageError(f"claims cannot go {concurrency} at a time", "give a concurrency of 1 or more")
         while not self._is_ending():
             limit = concurrency
-            suspects = [*self._feed.suspects(blamed=False), *self._feed.suspects(blamed=True)]
+            waiting = [*self._feed.suspects(blamed=False), *self._feed.suspects(blamed=True)]
+            suspects = [slot for slot in waiting if slot.slot_no not in self._passed_over]
             if suspects:
                 limit = 1
-            if limit is not None and len(self._out) >= limit:
+            if limit is not None and len(self._out - self._passed_over) >= limit:
                 await self._wait()
                 continue
             found = suspects[0] if suspects else self._feed.next()
@@ -144,8 +146,15 @@ class EmbeddedRun:
             async with asyncio.timeout(_LOOK_SECONDS):
                 await self._change.wait()
 
+    def pass_over(self, slot: PendingSlot) -> None:
+        """The slot stays as it is, and is not given again by this hold of the run."""
+        if slot.slot_no not in self._begun:
+            self._passed_over.add(slot.slot_no)
+            self._change.set()
+
     def begun(self, slot: PendingSlot) -> None:
         self._begun.add(slot.slot_no)
+        self._passed_over.discard(slot.slot_no)
 
     def ended(self, slot: PendingSlot, state: SlotState) -> None:
         self._out.discard(slot.slot_no)
@@ -183,6 +192,10 @@ class EmbeddedSlot:
 
     def __repr__(self) -> str:
         return f"<EmbeddedSlot {self.case.id} repetition {self.repetition}>"
+
+    def pass_over(self) -> None:
+        """Leave it for another time: it waits on, and whoever takes it comes by a later hold of the run."""
+        self._run.pass_over(self._pending)
 
     def attempt(self, *, deadline_seconds: float | None = None, replay: bool = False) -> EmbeddedAttempt:
         """A new attempt, for ``async with``. Past its deadline the block is cancelled and raises TimeoutError.

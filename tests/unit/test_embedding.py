@@ -419,3 +419,21 @@ def test_what_is_said_beside_an_outcome_in_an_odd_type_does_not_lose_it(path: Pa
     told = asyncio.run(main())
     assert told[:2] == [("answered", "", "", None), ("failed", "call.failed", "no", None)]
     assert told[2:] == [("refused", "call.refused", "", None)] * 5
+
+
+def test_slots_that_are_passed_over_wait_on_and_hold_up_no_others(path: Path) -> None:
+    async def main() -> None:
+        async with ts.open_async(path) as ledger:
+            run = await begun(ledger, slots=["a", "b", "c"])
+            async for slot in run.claims(concurrency=1):
+                if slot.case.id == "b":
+                    await answered(slot)
+                else:
+                    slot.pass_over()
+            assert [row.case_id for row in ledger.observations(run)] == ["b"]
+        async with ts.open_async(path) as ledger:
+            async for slot in (await begun(ledger, slots=["a", "b", "c"])).claims():
+                await answered(slot)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    assert counts(path) == {"selected": 3}
