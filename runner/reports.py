@@ -19,7 +19,7 @@ from ..ledger.slot_reads import goes_on_at_us, scores_of
 from ..ledger.states import DispatchState, SlotState
 from .amounts import usd_text
 from .budget_spec import UNITS, BudgetUnit
-from .device_outlooks import devices_of_run
+from .device_outlooks import DeviceUse, devices_of_run
 from .instants import instant
 from .price_lines import by_class, price_lines
 from .protocols import GIVEN
@@ -71,7 +71,7 @@ def status_of(ledger: Ledger, run_id: str, *, ledger_option: str = "") -> RunSta
         run = as_found(ledger, reader, run_reads.find_run(reader, run_id))
         parts = _standing(reader, run, ledger, ledger_option, is_counted=run.planned <= STATUS_COUNTED_MAX)
     devices = devices_of_run(ledger, run.run_key)
-    kept_off = [one.device for one in devices if one.state == "quarantined"]
+    kept_off = _kept_off(devices)
     if parts["next"] == NextMove.RESUME and parts["population"].pending and kept_off:
         # By another ledger of this host: resuming would meet the same device again.
         parts |= {
@@ -103,9 +103,22 @@ def run_end(ledger: Ledger, outcome: RunOutcome, *, ledger_option: str = "") -> 
 def list_of_runs(ledger: Ledger, *, limit: int) -> RunList:
     """The newest runs first."""
     with ledger.reading() as reader:
-        return RunList(
-            ledger=str(ledger.path), runs=[_line(reader, run) for run in run_reads.list_runs(reader, limit=limit)]
-        )
+        found = [(run, run_reads.slot_counts(reader, run.run_key)) for run in run_reads.list_runs(reader, limit=limit)]
+        moves = [next_move(reader, run, counts) for run, counts in found]
+    lines = [
+        _line(run, counts, _mended(ledger, run, counts, move)) for (run, counts), move in zip(found, moves, strict=True)
+    ]
+    return RunList(ledger=str(ledger.path), runs=lines)
+
+
+def _mended(ledger: Ledger, run: RunRow, counts: dict[SlotState, int], move: NextMove) -> NextMove:
+    """What helps next where another ledger of this host may have put a device of the run into quarantine."""
+    waits = move is NextMove.RESUME and counts[SlotState.PENDING] > 0
+    return NextMove.DECIDE if waits and _kept_off(devices_of_run(ledger, run.run_key)) else move
+
+
+def _kept_off(devices: Sequence[DeviceUse]) -> list[str]:
+    return [one.device for one in devices if one.state == "quarantined"]
 
 
 def executing_now(ledger: Ledger, run_id: str) -> Executing | None:
@@ -309,9 +322,8 @@ def _scores(reader: Reader, run: RunRow) -> list[ScoreLine]:
     ]  # fmt: skip
 
 
-def _line(reader: Reader, run: RunRow) -> RunLine:
-    counts = run_reads.slot_counts(reader, run.run_key)
+def _line(run: RunRow, counts: dict[SlotState, int], move: NextMove) -> RunLine:
     return RunLine(
         run=run.run_id, name=run.name, state=run.state, created_at=instant(run.created_us), planned=run.planned,
-        selected=counts[SlotState.SELECTED], next=next_move(reader, run, counts).value,
+        selected=counts[SlotState.SELECTED], next=move.value,
     )  # fmt: skip

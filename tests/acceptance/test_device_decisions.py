@@ -86,6 +86,7 @@ def test_a_device_that_another_ledger_has_put_in_quarantine_needs_a_decision_and
     told = bench.told("status", "first", "--json", statuses=[0])
     assert (told["next"], told["devices"][0]["state"]) == ("decide", "quarantined")
     assert told["command"].startswith(f"tallystick device show {RESOURCE}")
+    assert [one["next"] for one in bench.told("runs", "--json", statuses=[0])["runs"]] == ["decide"]
     told = bench.told("resume", "first", "--json", statuses=[3])
     assert told["next"] == "decide"
     assert [one["device"] for one in told["session"]["passed_over"]] == [RESOURCE]
