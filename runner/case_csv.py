@@ -23,6 +23,7 @@ __all__ = ["ROW_BYTES_MAX", "csv_rows"]
 ROW_BYTES_MAX: Final = 64 * 2**20
 _BOM: Final = b"\xef\xbb\xbf"
 _FOREIGN: Final = (b"\xff\xfe", b"\xfe\xff")
+_QUOTE_REMEDY: Final = 'Quote a field that holds the delimiter, as in "a, b"'
 _REMEDY: Final = "Write a header and one case a row"
 _LIMIT: Final = threading.Lock()
 
@@ -43,7 +44,9 @@ def csv_rows(
     while (fields := _next(reader, lines)) is not None:
         if len(fields) != len(header):
             what = f"{_count(len(fields), 'field')}, and the header has {_count(len(header), 'column')}"
-            raise origin.fault(lines.began, what, 'Quote a field that holds the delimiter, as in "a, b"')
+            is_short = len(fields) < len(header)
+            remedy = "Leave an empty field for what is not there" if is_short else _QUOTE_REMEDY
+            raise origin.fault(lines.began, what, remedy)
         is_empty = False
         yield lines.began, made(fields)
     if is_empty:

@@ -70,8 +70,8 @@ def test_the_mark_that_spreadsheets_put_before_utf_8_is_no_part_of_the_header(tm
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        ("id,input\n1,a\n\n2\n", "q.csv:4: 1 field, and the header has 2 columns"),
-        ('id,input\n1,"a\nb"\n2,x,y\n', "q.csv:4: 3 fields, and the header has 2 columns"),
+        ("id,input\n1,a\n\n2\n", "q.csv:4: 1 field, and the header has 2 columns. Leave an empty field"),
+        ('id,input\n1,"a\nb"\n2,x,y\n', "q.csv:4: 3 fields, and the header has 2 columns. Quote a field"),
         ("id,input,input\n1,a,b\n", 'q.csv:1: the column "input" stands twice'),
         (",id,input\n0,1,a\n", "q.csv:1: column 1 has no name"),
         ("id,input,\n1,a,\n", "q.csv:1: column 3 has no name"),
