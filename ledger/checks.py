@@ -21,8 +21,8 @@ from .driver import SqliteError
 from .errors import LedgerDamaged
 from .failures import first_line, is_damage, is_of_file
 from .findings import Finding, finding_of
-from .history import RunHistory, history_at
-from .history_check import differences
+from .history import EventRow
+from .history_check import MAKES_NO_SENSE, Known, differences, known_of
 from .ledger import Ledger, Reader
 from .schema_rules import transition_rows, triggers, vocabularies
 from .transaction import chained_hash
@@ -66,40 +66,58 @@ def _readable(part: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def check_rows(reader: Reader) -> Iterator[Finding]:
-    """What the rows alone tell: references, rules and digests.
+    """What the rows alone tell: references and rules.
 
     For rows that are in no ledger yet; the file that holds them and the files beside it are not looked at.
     """
     broken = (f"{table} -> {parent}" for table, _, parent, _ in reader.each("PRAGMA foreign_key_check"))
     yield from finding_of("database.reference", "rows refer to rows that are not there", broken, _REBUILD)
     yield from _rules(reader)
-    yield from _digests(reader)
 
 
 def check_histories(reader: Reader, events: EventsRead | None = None) -> Iterator[Finding]:
-    """What events tell: that each is bound to all before it, and that rows are as they say.
+    """What events and digests tell: each event is bound to all before it, and rows and bytes are as they say.
 
     ``events`` is what `read_events` gave for the only run that there is.
     """
     yield from _events(reader, None if events is None else events.broken)
-    yield from _history(reader, None if events is None else events.history)
+    yield from _history(reader, None if events is None else events.known)
+    yield from _digests(reader)
 
 
 @attrs.frozen
 class EventsRead:
-    """The events of a run, gone through before its other rows are there; without a ``history`` they make no sense."""
+    """The events of a run, gone through before its other rows are there; where they make no sense, nothing is known."""
 
     broken: tuple[str, ...]
-    history: RunHistory | None
+    known: Known | None
 
 
 def read_events(reader: Reader, run_key: int) -> EventsRead:
-    """Go through the events of the only run; needs its own row and its variants, and nothing else."""
+    """Go through the events of the only run, once; needs its own row and its variants, and nothing else."""
+    bound: list[int] = []
     try:
-        history = history_at(reader, run_key)
-    except (IndexError, KeyError, TypeError, ValueError):
-        history = None  # `differences` says what is wrong with them
-    return EventsRead(tuple(_broken_chains(reader)), history)
+        known = known_of(reader, run_key, _bound_events(reader, run_key, bound))
+    except MAKES_NO_SENSE:
+        known = None  # `differences` says what is wrong with them
+    count, others = reader.row("SELECT count(*), coalesce(sum(run_key <> ?), 0) FROM events", (run_key,))
+    is_whole = known is not None and bound == [count] and not others
+    return EventsRead(() if is_whole else tuple(_broken_chains(reader)), known)
+
+
+def _bound_events(reader: Reader, run_key: int, bound: list[int]) -> Iterator[EventRow]:
+    """A run's events; their number is put into ``bound`` at the end if each follows from the one before."""
+    previous, number, is_bound = b"", 0, True
+    for row in reader.each(
+        "SELECT event_no, kind, at_us, body, hash FROM events WHERE run_key = ? ORDER BY event_no", (run_key,)
+    ):
+        number += 1
+        event_no, kind, at_us, body, digest = row
+        is_bound = is_bound and event_no == number and chained_hash(previous, event_no, kind, at_us, body) == digest
+        previous = digest
+        yield row[:4]
+    if is_bound:
+        bound.append(number)
 
 
 def require_sound(ledger: Ledger) -> None:
@@ -171,7 +189,7 @@ def _events(reader: Reader, broken: Iterable[str] | None = None) -> Iterator[Fin
     )  # fmt: skip
 
 
-def _history(reader: Reader, known: RunHistory | None = None) -> Iterator[Finding]:
+def _history(reader: Reader, known: Known | None = None) -> Iterator[Finding]:
     yield from finding_of(
         "events.history", "the history of runs tells otherwise than their rows", differences(reader, known),
         "rows were changed behind the ledger's back, or this is a defect of ours: restore a backup, and report it",

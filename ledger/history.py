@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, TypeAlias
 
 import attrs
 
@@ -21,6 +21,7 @@ from .states import NextStep, RunState, SlotState
 
 __all__ = [
     "STATE_TEXTS",
+    "EventRow",
     "Mark",
     "OpenAttempt",
     "OpenDispatch",
@@ -168,13 +169,24 @@ class RunHistory:
         return found
 
 
+EventRow: TypeAlias = tuple[int, str, int, str]
+"""An event's number, kind, instant in microseconds, and body as text."""
+
+
 def history_at(
-    reader: Reader, run_key: int, event_no: int | None = None, *, turn: Callable[[], Reader] | None = None
+    reader: Reader,
+    run_key: int,
+    event_no: int | None = None,
+    *,
+    turn: Callable[[], Reader] | None = None,
+    events: Iterable[EventRow] | None = None,
+    note: Callable[[str, dict[str, Any]], None] | None = None,
 ) -> RunHistory:
     """The run at that event, None: at its newest. Goes through the events once; about 3 µs each.
 
-    ``turn`` gives the view to go on with after some thousand events (`views`). Raises UsageError when the run has no
-    such event.
+    ``turn`` gives the view to go on with after some thousand events (`views`); ``events`` are those up to that one,
+    from who reads them anyway. ``note`` is shown the kind and the body of each that has an effect. Raises UsageError
+    when the run has no such event.
     """
     from .history_effects import EFFECTS
 
@@ -193,21 +205,28 @@ def history_at(
     history.attempts = array("q", bytes(8 * (planned + 1)))
     history.selected_at = array("q", bytes(8 * (planned + 1)))
     note_what_came_later(reader, history)
-    for first in range(0, history.event_no, _EVENTS_AT_ONCE):
-        view = reader if turn is None else turn()
-        rows = view.each(
-            "SELECT event_no, kind, at_us, body FROM events WHERE run_key = ? AND event_no > ? AND event_no <= ?"
-            " ORDER BY event_no",
-            (run_key, first, min(first + _EVENTS_AT_ONCE, history.event_no)),
-        )
-        for number, kind, at_us, body in rows:
-            effect = EFFECTS.get(kind)
-            if effect is not None:
-                effect(history, Mark(number, at_us, kind, stored_json(body)))
-            history.at_us = at_us
+    rows = _events_to(history.event_no, reader, run_key, turn) if events is None else events
+    for number, kind, at_us, text in rows:
+        effect = EFFECTS.get(kind)
+        if effect is not None:
+            body = stored_json(text)
+            effect(history, Mark(number, at_us, kind, body))
+            if note is not None:
+                note(kind, body)
+        history.at_us = at_us
     for numbers in (history.codes, history.attempts, history.selected_at):
         del numbers[history.planned + 1 :]  # what was planned later, in a run whose plan grows
     return history
+
+
+def _events_to(event_no: int, reader: Reader, run_key: int, turn: Callable[[], Reader] | None) -> Iterator[EventRow]:
+    for first in range(0, event_no, _EVENTS_AT_ONCE):
+        view = reader if turn is None else turn()
+        yield from view.each(
+            "SELECT event_no, kind, at_us, body FROM events WHERE run_key = ? AND event_no > ? AND event_no <= ?"
+            " ORDER BY event_no",
+            (run_key, first, min(first + _EVENTS_AT_ONCE, event_no)),
+        )
 
 
 def note_what_came_later(reader: Reader, history: RunHistory) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import attrs
 
@@ -15,7 +16,7 @@ from .records import BudgetPlan, DispatchFacts
 from .run_reads import BudgetState, budgets_of
 from .states import DispatchState
 
-__all__ = ["budgets_at", "budgets_by_replay"]
+__all__ = ["BudgetSteps", "budgets_at", "budgets_by_replay"]
 
 _ENDS: Final = frozenset(
     {
@@ -29,6 +30,48 @@ _ENDS: Final = frozenset(
         "turn.committed",
     }
 )
+_AMENDS: Final = frozenset({"budget.amended", "budget.bound_amended"})
+_TELLING: Final = INTENTS | _ENDS | _AMENDS
+
+_Amounts: TypeAlias = tuple[tuple[str, int], ...]
+_Step: TypeAlias = (
+    "tuple[Literal['held'], _Amounts] | tuple[Literal['ended'], _Key] | tuple[Literal['amended'], _Change]"
+)
+_Key: TypeAlias = tuple[str, int]
+"""A dispatch: the id of its call, and its number."""
+_Change: TypeAlias = tuple[str, dict[str, Any]]
+"""The kind of an event, and its body."""
+
+
+class BudgetSteps:
+    """What the events of a run do to its budgets, in their order and without the rest of them.
+
+    For who goes through the events anyway: reading and decoding them again is most of what a replay costs.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[_Step] = []
+        self._alike: dict[_Step, _Step] = {}
+
+    def note(self, kind: str, body: dict[str, Any]) -> None:
+        """Take the next event."""
+        step = _step(kind, body)
+        if step is not None:
+            # Most dispatches hold what others hold: that is kept once.
+            self._steps.append(self._alike.setdefault(step, step) if step[0] == "held" else step)
+
+    def __iter__(self) -> Iterator[_Step]:
+        return iter(self._steps)
+
+
+def _step(kind: str, body: dict[str, Any]) -> _Step | None:
+    if kind in INTENTS:
+        return ("held", tuple(body["held"].items())) if "held" in body else None
+    if kind in _ENDS:
+        # A judge's call may be unknown, and what it holds stays held.
+        is_unknown = body.get("state") == DispatchState.UNKNOWN
+        return None if is_unknown else ("ended", (body["call"], body["dispatch"]))
+    return ("amended", (kind, body)) if kind in _AMENDS else None
 
 
 @attrs.define
@@ -55,14 +98,12 @@ class _Sums:
         self.plan = attrs.evolve(self.plan, **values)
 
 
-@attrs.define
-class _Reserved:
-    """One reservation as it ended, or as it is held; not frozen, because there are as many as calls."""
+class _Reserved(NamedTuple):
+    """One reservation as it ended."""
 
     budget_no: int
     held: int
     settled: int | None
-    is_open: bool
     uses_unknown: bool
 
 
@@ -71,37 +112,42 @@ def budgets_at(reader: Reader, history: RunHistory) -> list[BudgetState]:
     return budgets_of(reader, history.run_key) if history.is_newest else budgets_by_replay(reader, history)
 
 
-def budgets_by_replay(reader: Reader, history: RunHistory) -> list[BudgetState]:
-    """The same from reservations and events alone; goes through both."""
+def budgets_by_replay(reader: Reader, history: RunHistory, steps: Iterable[_Step] | None = None) -> list[BudgetState]:
+    """The same from reservations and events alone; goes through both, unless ``steps`` has what the events tell."""
     planned = _first_amendments(reader, history.run_key)
     states = {
         state.plan.budget_no: _before(state, planned.get(state.plan.budget_no, {}))
         for state in budgets_of(reader, history.run_key)
     }
     reserved = _reservations(reader, history)
+    for step in _steps_of(reader, history) if steps is None else steps:
+        if step[0] == "held":
+            for number, amount in step[1]:
+                states[int(number)].held += amount
+        elif step[0] == "ended":
+            for one in reserved.pop(step[1], ()):
+                states[one.budget_no].settle(one)
+        else:
+            _amend(states, *step[1])
+    return [found for one in states.values() if _was_there(found := one.state, history)]
+
+
+def _steps_of(reader: Reader, history: RunHistory) -> Iterator[_Step]:
     rows = reader.each(
         "SELECT kind, body FROM events WHERE run_key = ? AND event_no <= ? ORDER BY event_no",
         (history.run_key, history.event_no),
     )
     for kind, text in rows:
-        if kind in INTENTS:
-            for number, amount in stored_json(text).get("held", {}).items():
-                states[int(number)].held += amount
-        elif kind in _ENDS:
-            body = stored_json(text)
-            if body.get("state") == DispatchState.UNKNOWN:
-                continue  # a judge's call, and what it holds stays held
-            for one in reserved.pop((body["call"], body["dispatch"]), ()):
-                if not one.is_open:
-                    states[one.budget_no].settle(one)
-        elif kind == "budget.amended":
-            body = stored_json(text)
-            states[body["budget"]].amend(limit_amount=body["new"])
-        elif kind == "budget.bound_amended":
-            body = stored_json(text)
-            kind_now, bound = body["new"]
-            states[body["budget"]].amend(kind=kind_now, bound_amount=bound)
-    return [found for one in states.values() if _was_there(found := one.state, history)]
+        if kind in _TELLING and (step := _step(kind, stored_json(text))) is not None:
+            yield step
+
+
+def _amend(states: dict[int, _Sums], kind: str, body: dict[str, Any]) -> None:
+    if kind == "budget.amended":
+        states[body["budget"]].amend(limit_amount=body["new"])
+    else:
+        kind_now, bound = body["new"]
+        states[body["budget"]].amend(kind=kind_now, bound_amount=bound)
 
 
 def _was_there(state: BudgetState, history: RunHistory) -> bool:
@@ -131,20 +177,26 @@ def _before(state: BudgetState, first: dict[str, Any]) -> _Sums:
     return _Sums(attrs.evolve(plan, limit_amount=limit, kind=kind, bound_amount=bound))
 
 
-def _reservations(reader: Reader, history: RunHistory) -> dict[tuple[str, int], list[_Reserved]]:
-    found: dict[tuple[str, int], list[_Reserved]] = {}
+def _reservations(reader: Reader, history: RunHistory) -> dict[_Key, tuple[_Reserved, ...]]:
+    """Those that have ended by then, by their dispatch."""
+    found: dict[_Key, tuple[_Reserved, ...]] = {}
     rows = reader.each(
         "SELECT r.call_id, r.dispatch_no, r.budget_no, r.held, r.settled, r.state, b.unit, d.state, d.duration_us,"
         " d.wire_sends, d.tokens_in, d.tokens_out, d.cost_nanousd FROM reservations r"
         " JOIN budgets b ON b.run_key = r.run_key AND b.budget_no = r.budget_no"
-        " JOIN dispatches d ON d.call_id = r.call_id AND d.dispatch_no = r.dispatch_no WHERE r.run_key = ?",
+        " JOIN dispatches d ON d.call_id = r.call_id AND d.dispatch_no = r.dispatch_no"
+        " WHERE r.run_key = ? AND r.state <> 'held'",
         (history.run_key,),
     )
+    alike: dict[_Reserved, tuple[_Reserved, ...]] = {}
     for call_id, dispatch_no, budget_no, held, settled, state, unit, *facts in rows:
         key = (call_id, dispatch_no)
-        is_open = state == "held" or key in history.open_dispatches
+        if key in history.open_dispatches:
+            continue
         unknown = state == "settled" and _is_use_unknown(unit, facts, decided=key in history.settled_by_decision)
-        found.setdefault(key, []).append(_Reserved(budget_no, held, settled, is_open, unknown))
+        one = _Reserved(budget_no, held, settled, unknown)
+        ones = alike.setdefault(one, (one,))  # most are like others, and a run has as many as calls
+        found[key] = (*found[key], *ones) if key in found else ones
     return found
 
 

@@ -2,53 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Final
 
-from .history import RunHistory, history_at
-from .history_budgets import budgets_by_replay
+import attrs
+
+from .history import STATE_TEXTS, EventRow, RunHistory, history_at
+from .history_budgets import BudgetSteps, budgets_by_replay
 from .ledger import Reader
 from .run_reads import budgets_of
+from .states import NextStep
 
-__all__ = ["differences"]
+__all__ = ["MAKES_NO_SENSE", "Known", "differences", "known_of"]
+
+MAKES_NO_SENSE: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What going through events raises that no ledger has written."""
 
 
-def differences(reader: Reader, known: RunHistory | None = None) -> Iterator[str]:
+@attrs.frozen
+class Known:
+    """What the events of a run tell, gone through already."""
+
+    history: RunHistory
+    steps: BudgetSteps
+
+
+def differences(reader: Reader, known: Known | None = None) -> Iterator[str]:
     """One text for each slot, attempt, dispatch or budget of a run that is not as the run's events say.
 
-    ``known`` is a history that was gone through already.
+    ``known`` is of one run; events of others are gone through here.
     """
     for run_key, run_id in reader.rows(
         "SELECT run_key, run_id FROM runs WHERE state NOT IN ('planning', 'importing') ORDER BY run_key"
     ):
         try:
-            history = known if known is not None and known.run_key == run_key else history_at(reader, run_key)
-            yield from (f"run {run_id} {what}" for what in _of_run(reader, history))
-        except (IndexError, KeyError, TypeError, ValueError) as problem:
+            told = known if known is not None and known.history.run_key == run_key else known_of(reader, run_key)
+            yield from (f"run {run_id} {what}" for what in _of_run(reader, told))
+        except MAKES_NO_SENSE as problem:
             yield f"run {run_id}: its events cannot be read ({type(problem).__name__}: {problem})"
 
 
-def _of_run(reader: Reader, history: RunHistory) -> Iterator[str]:
+def known_of(reader: Reader, run_key: int, events: Iterable[EventRow] | None = None) -> Known:
+    """Go through a run's events; they are read here unless they are given."""
+    steps = BudgetSteps()
+    return Known(history_at(reader, run_key, events=events, note=steps.note), steps)
+
+
+def _of_run(reader: Reader, known: Known) -> Iterator[str]:
+    history = known.history
     state, active_us = reader.row("SELECT state, active_us FROM runs WHERE run_key = ?", (history.run_key,))
     if (state, active_us) != (history.run_state, history.active_us) and state in ("open", "finished", "cancelled"):
         yield f"is {state}, told {history.run_state}"
     yield from _slots(reader, history)
     yield from _open_ones(reader, history)
-    for found, told in zip(budgets_of(reader, history.run_key), budgets_by_replay(reader, history), strict=True):
+    replayed = budgets_by_replay(reader, history, known.steps)
+    for found, told in zip(budgets_of(reader, history.run_key), replayed, strict=True):
         if found != told:
             yield f"budget {found.plan.budget_no}: {found}, told {told}"
 
 
 def _slots(reader: Reader, history: RunHistory) -> Iterator[str]:
-    for slot_no, *found in reader.each(
+    rows = reader.each(
         "SELECT slot_no, state, reason, attempts, next_step FROM slots WHERE run_key = ? ORDER BY slot_no",
         (history.run_key,),
-    ):
-        told = [
-            history.state_of(slot_no).value, history.reasons.get(slot_no), history.attempts[slot_no],
-            history.step_of(slot_no),
-        ]  # fmt: skip
+    )
+    new = NextStep.NEW.value
+    codes, reasons, attempts, steps = history.codes, history.reasons.get, history.attempts, history.steps.get
+    for found in rows:
+        slot_no = found[0]
+        told = (slot_no, STATE_TEXTS[codes[slot_no]], reasons(slot_no), attempts[slot_no], steps(slot_no, new))
         if found != told:
-            yield f"slot {slot_no}: {found}, told {told}"
+            yield f"slot {slot_no}: {list(found[1:])}, told {list(told[1:])}"
 
 
 def _open_ones(reader: Reader, history: RunHistory) -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -30,7 +31,7 @@ __all__ = ["LINE_MAX", "READS_JSON", "RowsUnfit", "Scratch"]
 LINE_MAX: Final = 64 << 20
 """No row is longer; a snapshot with a longer one is neither written nor read."""
 _KINDS: Final = {"INTEGER": "integer", "TEXT": "text", "BLOB": "blob"}
-_SETTINGS: Final = ("journal_mode=OFF", "synchronous=OFF", "cache_size=-32768", "foreign_keys=OFF")
+_SETTINGS: Final = ("page_size=32768", "journal_mode=OFF", "synchronous=OFF", "cache_size=-32768", "foreign_keys=OFF")
 
 
 class RowsUnfit(ValueError):
@@ -119,6 +120,8 @@ class Scratch:
             apply_migration(self._connection, number)
         self._schema_number = schema_number
         self._kinds: dict[str, dict[str, str]] = {}
+        self._varying: defaultdict[str, set[str]] = defaultdict(set)
+        self._run_keys: defaultdict[str, set[int]] = defaultdict(set)
         self.reader = Reader(self._connection, folder)
 
     def load(
@@ -141,6 +144,9 @@ class Scratch:
         fixed = {name: repr(value) for name, value in given.items() if name not in kinds}
         if strange := [name for name, value in same.items() if value is not None and kinds[name] == "blob"]:
             raise RowsUnfit(f"{place}: {strange[0]} is no column that can be the same in every row")
+        self._varying[table].update(columns)
+        if run_key is not None:
+            self._run_keys[table].add(run_key)
         target = _Target(table, columns, [kinds[name] for name in columns], fixed, dict(same))
         count = 0
         self._connection.execute("BEGIN")
@@ -181,14 +187,12 @@ class Scratch:
         """
         for table, columns in self._kinds.items():
             kinds = {name: kind for name, kind in columns.items() if kind != "text"}
-            if not kinds:
-                continue
-            strange = " OR ".join(_is_strange(name, kind) for name, kind in kinds.items())
-            found = reader.row(f"SELECT {', '.join(kinds)} FROM {table} WHERE {strange} LIMIT 1")
-            if found is not None:
-                raise RowsUnfit(
-                    f"a row of {table} holds a value of another kind, or beyond all bounds: {_short(found)}"
-                )
+            varying = self._varying[table]
+            _refuse_strange(reader, table, {name: kind for name, kind in kinds.items() if name in varying}, table)
+            same = {name: kind for name, kind in kinds.items() if name not in varying}
+            for run_key in self._run_keys[table]:  # what is the same in all rows of a run is looked at in one
+                one = f"(SELECT * FROM {table} WHERE run_key = {run_key} LIMIT 1)"
+                _refuse_strange(reader, table, same, one)
 
     @property
     def is_older(self) -> bool:
@@ -292,12 +296,21 @@ def _block(lines: bytes, strict: driver.Connection) -> _Block:
     return _Block(data, text if is_strict else None, count)
 
 
+def _refuse_strange(reader: Reader, table: str, kinds: dict[str, str], rows: str) -> None:
+    """Raise RowsUnfit for a row of that table, or of what is selected of it, with a value of another kind."""
+    if not kinds:
+        return
+    strange = " OR ".join(_is_strange(name, kind) for name, kind in kinds.items())
+    found = reader.row(f"SELECT {', '.join(kinds)} FROM {rows} WHERE {strange} LIMIT 1")
+    if found is not None:
+        raise RowsUnfit(f"a row of {table} holds a value of another kind, or beyond all bounds: {_short(found)}")
+
+
 def _is_strange(name: str, kind: str) -> str:
-    is_other = f"typeof({name}) NOT IN ('{kind}', 'null')"
     if kind != "integer":
-        return is_other
+        return f"typeof({name}) NOT IN ('{kind}', 'null')"
     least, most = range_of(name)
-    return f"{is_other} OR {name} NOT BETWEEN {least} AND {most}"
+    return f"iif(typeof({name}) = 'integer', {name} NOT BETWEEN {least} AND {most}, {name} IS NOT NULL)"
 
 
 def _first_line(problem: BaseException) -> str:

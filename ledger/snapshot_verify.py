@@ -207,7 +207,9 @@ def _look(manifest: Manifest, scratch: Scratch, events: EventsRead | None) -> No
     _compare_runs(manifest, scratch.reader)
     with scratch.another_reader() as other, ThreadPoolExecutor(1) as helper:
         # SQLite lets go of the interpreter, which goes through the histories meanwhile.
-        rules = helper.submit(lambda: _rules(scratch, other))
+        rules = helper.submit(lambda: _rules(other))
+        if not scratch.is_older:  # else it was done before the migrations
+            scratch.look_at_kinds(scratch.reader)
         histories = list(check_histories(scratch.reader, events))
         findings = [*rules.result(), *histories]
     for finding in findings:
@@ -215,9 +217,7 @@ def _look(manifest: Manifest, scratch: Scratch, events: EventsRead | None) -> No
             raise NotOurZip(f"{finding.code}: {finding.what}")
 
 
-def _rules(scratch: Scratch, reader: Reader) -> list[Finding]:
-    if not scratch.is_older:  # else it was done before the migrations
-        scratch.look_at_kinds(reader)
+def _rules(reader: Reader) -> list[Finding]:
     for what in strange_values(reader):  # before queries look into JSON
         raise NotOurZip(what)
     return list(check_rows(reader))

@@ -117,8 +117,8 @@ def test_the_events_of_one_run_are_read_early_and_those_of_two_with_their_rows(
     first, second = found
     assert first is not None
     assert first.broken == ()
-    assert first.history is not None
-    assert first.history.event_no == every(ledger, "SELECT max(event_no) FROM events WHERE run_key = 1")[0][0]
+    assert first.known is not None
+    assert first.known.history.event_no == every(ledger, "SELECT max(event_no) FROM events WHERE run_key = 1")[0][0]
     assert second is None
 
 
@@ -133,7 +133,7 @@ def test_events_that_make_no_sense_are_refused_though_they_were_read_early(
     with pytest.raises(SnapshotInvalid):
         import_snapshot(elsewhere, forgery.write(tmp_path / "f.zip"))
     assert found[0] is not None
-    assert found[0].history is None
+    assert found[0].known is None
     assert found[0].broken != ()
 
 
