@@ -10,20 +10,21 @@ from typing import Final
 
 import attrs
 
-from ..ledger.report_rows import GivenJudgment, SlotRow
+from ..ledger.report_rows import DispatchRow, GivenJudgment, SlotRow
 from ..ledger.states import DispatchState, SlotState
 from ..ledger.verdicts import reason_without_observation
 from .agreement import Agreement, agreement_of
 from .price_lines import told_classes
 from .report_document import ScoreInterval
 from .report_models import Population
-from .report_slots import flags_of, seconds_of, useful_dispatches
+from .report_slots import flags_of, seconds_in, useful_dispatches
 from .statistics_rates import effective_size, wilson
 from .statistics_samples import mean_interval
 
 __all__ = ["UNDECIDED", "Figures", "JudgePart", "JudgeTally", "Spent", "VariantFigures", "population_of_counts"]
 
-UNDECIDED: Final = (DispatchState.INTENDED, DispatchState.UNKNOWN)
+UNDECIDED: Final = frozenset((DispatchState.INTENDED, DispatchState.UNKNOWN))
+_UNSENT: Final = frozenset((DispatchState.REFUSED, DispatchState.INTENDED))
 
 
 @attrs.frozen
@@ -118,29 +119,32 @@ class Spent:
     unmetered: int = 0
     classes: Counter[str] = attrs.field(factory=Counter)
 
-    def add(self, row: SlotRow) -> None:
-        """Count the attempts and sends of one planned observation."""
-        self.attempts += sum(one.reused_from is None for one in row.attempts)
-        useful = len(useful_dispatches(row))
+    def add(self, row: SlotRow, useful: Sequence[DispatchRow]) -> None:
+        """Count the attempts and sends of one planned observation, ``useful`` as `useful_dispatches` says."""
+        for attempt in row.attempts:
+            self.attempts += attempt.reused_from is None
         for one in row.dispatches:
             self.add_dispatch(
                 one.state, one.dispatch_no, one.tokens_in, one.tokens_out, one.cost_nanousd, one.classes,
             )  # fmt: skip
             self.wasted += one.state not in UNDECIDED
             self.replays += one.replay
-        self.wasted -= useful
+        self.wasted -= len(useful)
 
     def add_dispatch(self, state: str, number: int, tokens_in: int | None, tokens_out: int | None,
                      cost: int | None, classes: str | None) -> None:  # fmt: skip
         """Count one send; ``classes`` is JSON text."""
         self.by_state[state] += 1
         self.calls += number == 1
-        self.tokens_in = _plus(self.tokens_in, tokens_in)
-        self.tokens_out = _plus(self.tokens_out, tokens_out)
-        self.cost_nanousd = _plus(self.cost_nanousd, cost)
-        was_sent = state not in (DispatchState.REFUSED, DispatchState.INTENDED)
-        self.unpriced += cost is None and was_sent
-        self.unmetered += (tokens_in is None or tokens_out is None) and was_sent
+        if tokens_in is not None:
+            self.tokens_in = (self.tokens_in or 0) + tokens_in
+        if tokens_out is not None:
+            self.tokens_out = (self.tokens_out or 0) + tokens_out
+        if cost is not None:
+            self.cost_nanousd = (self.cost_nanousd or 0) + cost
+        if state not in _UNSENT:
+            self.unpriced += cost is None
+            self.unmetered += tokens_in is None or tokens_out is None
         if classes is not None:
             self.classes.update(told_classes(classes))
 
@@ -178,19 +182,21 @@ class Figures:
         """Count one planned observation."""
         figures = self.variants[row.variant_no]
         figures.states[row.state] += 1
-        self.spent.add(row)
+        useful = useful_dispatches(row)
+        self.spent.add(row, useful)
         if row.selected_at:
             if (newest := row.newest) is not None and newest.observation is not None:
                 self.contaminated += newest.contaminated
-                figures.flags.update(flags_of(newest.observation.flags))
-            seconds = seconds_of(row)
+                if flags := flags_of(newest.observation.flags):
+                    figures.flags.update(flags)
+            seconds = seconds_in(useful)
             if seconds is not None:
                 figures.seconds.append(seconds)
             elif not row.is_reused:
                 figures.silent += 1
         elif row.state not in (SlotState.PENDING, SlotState.IN_FLIGHT):
             self.reasons[row.state, row.reason or ""] += 1
-        if len(self.judges) > 1:
+        if len(row.judgments) > 1:
             self._agree(row)
         is_inside = self.set_at is None or row.selected_at <= self.set_at
         for judge in self.judges:
@@ -226,7 +232,3 @@ class Figures:
 def population_of_counts(counts: Counter[str]) -> Population:
     """The counts by state with their sum."""
     return Population(planned=sum(counts.values()), **{state.value: counts[state] for state in SlotState})
-
-
-def _plus(total: int | None, amount: int | None) -> int | None:
-    return total if amount is None else (total or 0) + amount

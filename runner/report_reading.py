@@ -47,7 +47,7 @@ __all__ = ["TROUBLE_MAX", "Report", "ReportSource", "open_report", "report_of", 
 TROUBLE_MAX: Final = 10_000
 GROUPS_MAX: Final = 1_000
 METADATA_KEYS_MAX: Final = 100
-_TROUBLED: Final = (SlotState.FAILED, SlotState.PARKED, SlotState.UNAVAILABLE, SlotState.UNKNOWN)
+_TROUBLED: Final = frozenset((SlotState.FAILED, SlotState.PARKED, SlotState.UNAVAILABLE, SlotState.UNKNOWN))
 
 
 @attrs.frozen
@@ -84,11 +84,12 @@ class ReportSource:
     def rows(self, *, with_texts: bool = True) -> Iterator[tuple[SlotRow, dict[str, Any]]]:
         """The planned observations of the slice with their case's metadata; without texts as `slot_rows` says."""
         number = 0 if self.evaluation is None else self.evaluation.evaluation_no
+        terms = self.options.terms
         case_no, metadata = 0, dict[str, Any]()
         for row in slot_rows(self.views.turn, self.history, evaluation_no=number, with_texts=with_texts):
             if row.case_no != case_no:
                 case_no, metadata = row.case_no, metadata_of(row.metadata)
-            if all(term.fits(metadata) for term in self.options.terms):
+            if not terms or all(term.fits(metadata) for term in terms):
                 yield row, metadata
 
     def line(self, row: SlotRow, metadata: dict[str, Any]) -> ListedSlot:
@@ -164,9 +165,12 @@ class _Collected:
 
 def _collect(source: ReportSource) -> _Collected:
     found = _Collected(_figures(source), Times(), [], {})
+    case_no = 0
     for row, metadata in source.rows(with_texts=False):
         found.figures.add(row)
-        found.metadata_keys.update(metadata)
+        if row.case_no != case_no:
+            case_no = row.case_no
+            found.metadata_keys.update(metadata)
         found.times.add(row, source.variants[row.variant_no])
         if row.state in _TROUBLED and len(found.trouble) < TROUBLE_MAX:
             found.trouble.append(_trouble(row, source.variants[row.variant_no]))

@@ -52,9 +52,10 @@ def row_of(summary: RunReport, slot: ListedSlot) -> list[Any]:
     """
     judges = [] if summary.evaluation is None else summary.evaluation.judges
     row = list(_own_of(slot))
-    row[_FLAGS] = " ".join(slot.flags)
+    row[_FLAGS] = " ".join(row[_FLAGS])
+    verdicts = slot.verdicts
     for name in judges:
-        row += _said([one for one in slot.verdicts if one.judge == name])
+        row += _said([one for one in verdicts if one.judge == name])
     row += map(slot.metadata.get, summary.metadata_keys)
     return row
 

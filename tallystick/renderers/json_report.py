@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import json.encoder
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from ..runner.report_models import as_json
 from ..runner.report_reading import Report
 from ..runner.report_slots import ListedSlot, ListedVerdict
+from .json_text import json_writer
 
 __all__ = ["json_report", "slot_text"]
 
 _quoted: Final[Callable[[str], str]] = json.encoder.encode_basestring_ascii
+_dumps: Final = json_writer()
 _BOOLEANS: Final = {True: "true", False: "false", None: "null"}
 
 
@@ -58,19 +60,3 @@ def _text(value: str | None) -> str:
 
 def _number(value: float | None) -> str:
     return "null" if value is None else _dumps(value)
-
-
-def _make_dumps() -> Callable[[Any], str]:
-    # `json.dumps` makes its C half anew for each value, which is half of the cost of a small one.
-    make = getattr(json.encoder, "c_make_encoder", None)  # absent where there is no C half
-    if make is None:
-        return json.dumps
-    plain = json.JSONEncoder()
-    parts = make(
-        None, plain.default, _quoted, None, plain.key_separator, plain.item_separator, plain.sort_keys,
-        plain.skipkeys, plain.allow_nan,
-    )  # fmt: skip
-    return lambda value: "".join(parts(value, 0))
-
-
-_dumps: Final = _make_dumps()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from ..runner.report_details import SlotDetails, slot_details
 from ..runner.report_document import RunReport
 from ..runner.report_reading import Report
 from ..runner.report_slots import ListedSlot
+from .json_text import json_writer
 from .safe_text import plain
 
 __all__ = ["DETAILS_MAX", "ROWS_MAX", "page_data"]
@@ -20,6 +20,7 @@ __all__ = ["DETAILS_MAX", "ROWS_MAX", "page_data"]
 ROWS_MAX: Final = 200_000
 DETAILS_MAX: Final = 20_000
 TEXT_MAX: Final = 4_000
+_dumps: Final = json_writer(item_separator=",", key_separator=":")
 
 
 def page_data(report: Report) -> Iterator[str]:
@@ -128,5 +129,5 @@ def _cut(text: str) -> str:
 
 def _json(value: Any) -> str:
     """JSON that can stand in a script element: nothing in it ends the element or begins a comment."""
-    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    text = _dumps(value)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

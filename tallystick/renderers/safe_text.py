@@ -14,7 +14,7 @@ from ..ledger.canonical import canonical_text, printable
 __all__ = ["csv_cell", "markdown_text", "plain", "xml_text"]
 
 # What spreadsheets take for the beginning of a formula, the wide forms of East Asian keyboards too.
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+_FORMULA: Final = frozenset("=+-@\t\r\n＝＋－＠")
 _MARKDOWN: Final = re.compile(r"([\\`*_{}\[\]()#|~!])")
 
 
@@ -29,12 +29,15 @@ def csv_cell(value: Any) -> Any:
     >>> csv_cell("=1+1"), csv_cell(-1), csv_cell(None)
     ("'=1+1", -1, '')
     """
-    if isinstance(value, bool):
+    if type(value) is str:  # most cells are
+        text = printable(value)
+    elif isinstance(value, bool):
         return str(value).lower()
-    if value is None or isinstance(value, int | float):
+    elif value is None or isinstance(value, int | float):
         return "" if value is None else value
-    text = plain(value)
-    return f"'{text}" if text.lstrip(" ").startswith(_FORMULA) else text
+    else:
+        text = plain(value)
+    return f"'{text}" if text.lstrip(" ")[:1] in _FORMULA else text
 
 
 def markdown_text(value: Any, *, length_max: int = 300) -> str:
