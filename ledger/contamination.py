@@ -6,16 +6,25 @@ That a request under an older fence was done says little by itself: at a device 
 before the first request of the next holder, who drained the device. So there only what was going on when the answer
 came is marked. A device that compares no fences may have been touched at any time until then: the whole tenure that
 followed is marked, too.
+
+A run that is not this ledger's to continue is never marked: its history would part from the one that is gone on with.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from .transaction import Transaction
 
 __all__ = ["contaminate", "mark_contaminated", "touched_late"]
+
+
+_SET_OF_CALL: Final = (
+    # What a fork took over was sent under the lease of the call that it is a copy of.
+    "SELECT l.set_id FROM calls c LEFT JOIN calls o ON o.call_id = c.reused_from"
+    " JOIN leases l ON l.lease_id = coalesce(c.lease_id, o.lease_id) WHERE c.call_id = ?"
+)
 
 
 def touched_late(tx: Transaction, call_id: str, *, answered_now: bool) -> int:
@@ -24,9 +33,7 @@ def touched_late(tx: Transaction, call_id: str, *, answered_now: bool) -> int:
     ``answered_now``: its answer has just come from the device; else an operator or a query says so afterwards. Costs
     one look-up for a call that needed no device.
     """
-    row = tx.row(
-        "SELECT l.set_id FROM calls c JOIN leases l ON l.lease_id = c.lease_id WHERE c.call_id = ?", (call_id,)
-    )
+    row = tx.row(_SET_OF_CALL, (call_id,))
     if row is None:
         return 0
     held = tx.rows(
@@ -73,8 +80,8 @@ def mark_contaminated(
 ) -> bool:
     """Mark one attempt, once; says whether it was not marked before. ``body`` goes into its event, with its reason."""
     marked = tx.change(
-        "UPDATE attempts SET contaminated = 1 WHERE run_key = ? AND slot_no = ? AND attempt_no = ?"
-        " AND contaminated = 0",
+        "UPDATE attempts SET contaminated = 1 WHERE run_key = ?1 AND slot_no = ?2 AND attempt_no = ?3"
+        " AND contaminated = 0 AND EXISTS (SELECT 1 FROM runs WHERE run_key = ?1 AND custody = 'held')",
         (run_key, slot_no, attempt_no),
     )
     if marked:

@@ -9,6 +9,7 @@ import pytest
 from tallystick.ledger import attempts, device_care, leases
 from tallystick.ledger.contamination import contaminate, touched_late
 from tallystick.ledger.errors import DeviceNotFound, LeaseLost, TransitionRefused, UsageError
+from tallystick.ledger.forks import Kept, KeptUnknown, OpenSend, TakenOver, take_over
 from tallystick.ledger.late import keep_late
 from tallystick.ledger.lease_records import Blocked, Granted
 from tallystick.ledger.ledger import Ledger
@@ -228,6 +229,36 @@ def test_a_settlement_afterwards_marks_only_where_the_device_could_be_touched_un
     run_key, key, _ = two_tenures(ledger, clock, one_device)
     settle(ledger, key, decision)
     assert contaminated(ledger, run_key) == marked
+
+
+def forked_unknown(ledger: Ledger, run_key: int, key: DispatchKey) -> DispatchKey:
+    """The copy, in a fork of that run, of the request for slot 1."""
+    fork = new_run(ledger, 5, name="fork").run_key
+    send = OpenSend(key.call_id, key.dispatch_no, None, "lease.lost", "")
+    kept = KeptUnknown(Kept(1, 1, 1), None, "lease.lost", "", (send,))
+    (run_id,) = one(ledger, "SELECT run_id FROM runs WHERE run_key = ?", run_key)
+    take_over(ledger, fork, TakenOver(run_key, run_id, 1, unknown=(kept,)))
+    (call_id,) = one(ledger, "SELECT call_id FROM calls WHERE run_key = ? AND reused_from = ?", fork, key.call_id)
+    return DispatchKey(fork, 1, 1, call_id, 1)
+
+
+@pytest.mark.parametrize(("one_device", "marked"), [(A, []), (PLAIN, [2, 3])])
+def test_what_is_settled_in_a_fork_marks_who_had_the_device_next_as_in_the_run_that_sent_it(
+    one_device: Any, marked: list[int], ledger: Ledger, clock: HandClock
+) -> None:
+    run_key, key, _ = two_tenures(ledger, clock, one_device)
+    settle(ledger, forked_unknown(ledger, run_key, key), Decision.LANDED)
+    assert contaminated(ledger, run_key) == marked
+    assert dispatch_state(ledger, key) == "unknown", "each run settles its own"
+
+
+def test_a_run_that_is_not_this_ledgers_to_continue_is_not_marked(ledger: Ledger, clock: HandClock) -> None:
+    run_key, key, _ = two_tenures(ledger, clock, PLAIN)
+    copy = forked_unknown(ledger, run_key, key)
+    ledger.write(lambda tx: tx.change("UPDATE runs SET custody = 'moved' WHERE run_key = ?", (run_key,)))
+    settle(ledger, copy, Decision.LANDED)
+    assert contaminated(ledger, run_key) == []
+    assert events(ledger, run_key, "attempt.contaminated") == []
 
 
 def test_what_the_holder_itself_sent_late_marks_nothing(ledger: Ledger) -> None:
