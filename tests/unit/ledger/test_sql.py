@@ -27,6 +27,8 @@ LOCAL: dict[str, Any] = {
     "marks": "?, ?",
     "state": "pending",
     "without": (1, 2),
+    "column": "reason",
+    "condition": "reason IS NULL",
 }
 
 
