@@ -7,6 +7,7 @@ ledger adds to a copy by judging it is *local*: it is no step of the run, and st
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
@@ -92,6 +93,7 @@ def is_local(kind: str, body: dict[str, Any]) -> bool:
     return family in _JUDGING and int(number) >= LOCAL_FROM
 
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _JUDGING: Final = ("evaluation", "judgment", "judgments", "observation", "budget")
 
 
@@ -110,7 +112,8 @@ class _History:
         kind, at_us = self.reader.row(
             "SELECT kind, at_us FROM events WHERE run_key = ? AND event_no = ?", (self.run_key, event_no)
         )
-        return f"{kind} at {at_us}"
+        at = _EPOCH + timedelta(microseconds=at_us)
+        return f"{kind} at {at.isoformat(timespec='milliseconds').removesuffix('+00:00')}Z"
 
     def is_local_after(self, event_no: int) -> bool:
         found = self.reader.each(

@@ -103,7 +103,8 @@ def run_end(ledger: Ledger, outcome: RunOutcome, *, ledger_option: str = "") -> 
 def list_of_runs(ledger: Ledger, *, limit: int) -> RunList:
     """The newest runs first."""
     with ledger.reading() as reader:
-        found = [(run, run_reads.slot_counts(reader, run.run_key)) for run in run_reads.list_runs(reader, limit=limit)]
+        runs = [as_found(ledger, reader, run) for run in run_reads.list_runs(reader, limit=limit)]
+        found = [(run, run_reads.slot_counts(reader, run.run_key)) for run in runs]
         moves = [next_move(reader, run, counts) for run, counts in found]
     lines = [
         _line(run, counts, _mended(ledger, run, counts, move)) for (run, counts), move in zip(found, moves, strict=True)

@@ -121,6 +121,7 @@ def test_e12_a_partial_run_is_carried_to_another_folder_and_finished_there(place
     late = Site(kept_aside.parent, ledger=kept_aside)
     asked = len(places.service.requests())
     late.order_file.write_text(order)
+    assert [run["next"] for run in late.told("runs", "--json")["runs"]] == ["adopt"], "before anybody has written, too"
     assert "copied, restored or moved to another disk" in did(late, "run", late.order_file, status=4)
     assert len(places.service.requests()) == asked
     # And what was finished elsewhere can be taken in there, too.
