@@ -25,12 +25,13 @@ from .processes import ProcessIdentity
 from .schema_rules import NEVER_CHANGED
 from .snapshot_compare import Comparison, is_local
 from .snapshot_format import RunEntry
-from .snapshot_tables import RUN_TABLES, columns_of, key_of, rows_of_run
+from .snapshot_tables import RUN_TABLES, columns_of, key_of, rows_between, rows_of_run
 from .snapshot_verify import VerifiedSnapshot
 from .transaction import Transaction
 
 __all__ = ["Forward", "prepare_forward"]
 
+_ROWS_PER_VIEW: Final = 20_000
 _SEPARATE: Final = ("runs", "events")
 _LOCAL_SPENDING: Final = (
     "SELECT 1 FROM calls c JOIN reservations s ON s.call_id = c.call_id"
@@ -143,9 +144,9 @@ def prepare_forward(
     try:
         with ledger.reading() as reader:
             dead = _dead_leases(ledger, reader, run_key, entry.run)
-            for table in tables:
-                new = _new_rows(reader, snapshot.rows, table, (run_key, their_key))
-                snapshot.scratch.keep_aside(_aside(table, run_key), table.name, columns_of(table), new)
+        for table in tables:
+            new = _new_rows(ledger, snapshot, table, (run_key, their_key))
+            snapshot.scratch.keep_aside(_aside(table, run_key), table.name, columns_of(table), new)
         yield Forward(snapshot, entry, comparison, run_key, dead)
     finally:
         for table in tables:
@@ -164,13 +165,31 @@ def _dead_leases(ledger: Ledger, reader: Reader, run_key: int, run_id: str) -> t
     return tuple(row[0] for row in found)
 
 
-def _new_rows(ours: Reader, theirs: Reader, table: Table, run_keys: tuple[int, int]) -> Iterator[tuple[Any, ...]]:
-    """The rows that are not here as they are there, in the order of their keys."""
-    names, (our_key, their_key) = columns_of(table), run_keys
+def _new_rows(
+    ledger: Ledger, snapshot: VerifiedSnapshot, table: Table, run_keys: tuple[int, int]
+) -> Iterator[tuple[Any, ...]]:
+    """The rows that are not here as they are there, in the order of their keys.
+
+    Each stretch is looked at in a view of its own: a long one would be ended where others write. That the run has not
+    changed from the first to the last is found out by its newest event, when all of this is shown.
+    """
+    first: tuple[Any, ...] = ()
+    for last in snapshot.scratch.stretches(table.name, key_of(table), run_keys[1], _ROWS_PER_VIEW):
+        ours, theirs = (rows_between(table, run_key, is_first=not first) for run_key in run_keys)
+        with ledger.reading() as reader:
+            mine = reader.each(ours, (*first, *last))
+            yield from _other_rows(table, mine, snapshot.rows.each(theirs, (*first, *last)))
+        first = last
+
+
+def _other_rows(
+    table: Table, mine: Iterator[tuple[Any, ...]], others: Iterator[tuple[Any, ...]]
+) -> Iterator[tuple[Any, ...]]:
+    """Those of the others that are not among mine; both in the order of their keys."""
+    names = columns_of(table)
     places = [names.index(name) for name in key_of(table)]
-    mine = ours.each(rows_of_run(table, our_key))
     next_mine = next(mine, None)
-    for row in theirs.each(rows_of_run(table, their_key)):
+    for row in others:
         key = [row[place] for place in places]
         while next_mine is not None and [next_mine[place] for place in places] < key:
             next_mine = next(mine, None)

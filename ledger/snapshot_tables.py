@@ -29,6 +29,7 @@ __all__ = [
     "key_of",
     "lines_of_run",
     "lines_of_shared",
+    "rows_between",
     "rows_of_run",
     "rows_of_shared",
 ]
@@ -107,6 +108,16 @@ def bytes_columns(table: Table) -> frozenset[str]:
 def rows_of_run(table: Table, run_key: int) -> str:
     """SQL for the run's rows as values, in their order."""
     return f"SELECT {', '.join(_expressions(table))} {_of_run(table, run_key)}"
+
+
+def rows_between(table: Table, run_key: int, *, is_first: bool) -> str:
+    """The same after one key and up to another; takes both keys, and only the last where it ``is_first``."""
+    key, marks = ", ".join(key_of(table)), ", ".join("?" * len(key_of(table)))
+    after = "" if is_first else f" AND ({key}) > ({marks})"
+    return (
+        f"SELECT {', '.join(_expressions(table))} FROM {table.name}"
+        f" WHERE run_key = {int(run_key)}{after} AND ({key}) <= ({marks}) ORDER BY {key}"
+    )
 
 
 def lines_of_run(table: Table, run_key: int, *, without: Collection[str] = ()) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.ledger import artifacts, driver, snapshot_export, snapshot_scratch
+from tallystick.ledger import artifacts, driver, snapshot_export, snapshot_forward, snapshot_scratch
 from tallystick.ledger.canonical import canonical_text
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.errors import LedgerDamaged, LedgerFailed, RunBusy, RunNotFound, UsageError
@@ -144,7 +144,11 @@ def test_a_snapshot_is_an_ordinary_zip_file_and_names_no_folder_and_no_machine(l
     assert str(tmp_path).encode() not in (tmp_path / "s.zip").read_bytes()
 
 
-def test_a_later_snapshot_moves_a_copy_forward(ledger: Ledger, elsewhere: Ledger, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows_per_view", [1, 2, 20_000])
+def test_a_later_snapshot_moves_a_copy_forward_whatever_is_looked_at_in_one_view(
+    rows_per_view: int, ledger: Ledger, elsewhere: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_forward, "_ROWS_PER_VIEW", rows_per_view)
     run = full_run(ledger)
     exported(ledger, run.run_id, tmp_path / "s.zip")
     import_snapshot(elsewhere, tmp_path / "s.zip")
