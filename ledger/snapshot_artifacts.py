@@ -22,7 +22,7 @@ from .durable import sync, sync_folder
 from .ledger import Reader
 from .snapshot_format import ArtifactCount, artifact_member
 from .zip_layout import STORED, Member
-from .zip_reader import NotOurZip, ZipReader
+from .zip_reader import CHUNK, NotOurZip, ZipReader
 
 __all__ = ["ArtifactStage"]
 
@@ -39,6 +39,7 @@ class ArtifactStage:
         self._members = members
         self._folder = folder
         self._sizes: dict[str, int] = {}
+        self._buffer = memoryview(bytearray(CHUNK))
         self._failure: BaseException | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._unpack_all, name="tallystick-import", daemon=True)
@@ -106,21 +107,21 @@ class ArtifactStage:
             raise NotOurZip(f"{member.name} is no artifact's name")
         path = file_of(self._folder, digest)
         path.parent.mkdir(exist_ok=True)
-        hashed = hashlib.sha256()
-        with path.open("xb", buffering=0) as file:
-            for chunk in self._archive.chunks(member, checked=False):
-                hashed.update(chunk)
-                _write_all(file, chunk)
-            if f"sha256:{hashed.hexdigest()}" != digest:
+        with path.open("x+b", buffering=0) as file:
+            self._archive.copy(member, file.fileno())
+            if (member.size, digest) != self._found(file):
                 raise NotOurZip(f"{member.name} has other bytes than its name says")
             self._sizes[digest] = member.size
             return os.dup(file.fileno())
 
-
-def _write_all(file: io.FileIO, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
+    def _found(self, file: io.FileIO) -> tuple[int, str]:
+        """The size and the digest of what a file holds now, whoever has put it there."""
+        hashed, size = hashlib.sha256(), 0
+        file.seek(0)
+        while count := file.readinto(self._buffer):
+            hashed.update(self._buffer[:count])
+            size += count
+        return size, f"sha256:{hashed.hexdigest()}"
 
 
 def _sync_and_close(descriptor: int) -> None:

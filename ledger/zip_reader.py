@@ -7,6 +7,7 @@ elsewhere, no lies about sizes. What is unpacked is never more than was announce
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import zlib
@@ -33,6 +34,8 @@ MEMBERS_MAX: Final = 250_000
 _RATIO_MAX: Final = 400
 """Rows that are all alike shrink to a two-hundredth; deflate could reach a thousandth."""
 _SMALL: Final = 1 << 20
+_CANNOT_COPY: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ETXTBSY, errno.EPERM})
+"""What is said where files, or the systems that they are on, cannot be copied between."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]*(?:/[a-z0-9][a-z0-9._-]*){0,3}", re.ASCII)
 _NAME_MAX: Final = 200
 _ENTRY_MAX: Final = 46 + _NAME_MAX + 64
@@ -63,6 +66,18 @@ class ZipReader:
             yield chunk
         if size != member.size or (checked and crc != member.crc):
             raise NotOurZip(f"{member.name} is damaged: its checksum or its size is not as announced")
+
+    def copy(self, member: Member, target: int) -> None:
+        """Write a member that is stored as it is to an open file; the system does it where it can.
+
+        Nothing is known of the bytes then: read the file again and compare. Raises NotOurZip where they are cut short.
+        """
+        left = member.packed
+        while left:
+            done = _copied(self._descriptor, target, left, member.ends - left)
+            if not done:
+                done = _write(target, self._read(member.ends - left, min(left, CHUNK), member.name))
+            left -= done
 
     def _unpacked(self, member: Member) -> Iterator[bytes]:
         left, unpacked = member.packed, 0
@@ -155,3 +170,24 @@ class ZipReader:
         if len(data) != count:
             raise NotOurZip(f"the file ends in the middle of {what}")
         return data
+
+
+def _copied(source: int, target: int, count: int, begins: int) -> int:
+    """How many bytes the system has copied; none where it cannot."""
+    copy = getattr(os, "copy_file_range", None)
+    if copy is None:
+        return 0
+    try:
+        done: int = copy(source, target, count, offset_src=begins)
+    except OSError as problem:
+        if problem.errno not in _CANNOT_COPY:
+            raise
+        return 0
+    return done
+
+
+def _write(target: int, data: bytes) -> int:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(target, left) :]
+    return len(data)

@@ -36,7 +36,8 @@ from tests.power.records import Failed, Made, Record, Removed, Renamed, Said, Si
 _AT_FDCWD: Final = 2**32 - 100
 _MAP_SHARED, _PROT_WRITE = 0x1, 0x2
 _KINDS: Final = {
-    "write": "write", "pwrite64": "write", "writev": "write", "ftruncate": "size", "truncate": "size",
+    "write": "write", "pwrite64": "write", "writev": "write", "copy_file_range": "write",
+    "ftruncate": "size", "truncate": "size",
     "fallocate": "size", "fsync": "sync", "fdatasync": "sync", "rename": "name", "renameat": "name",
     "renameat2": "name", "mkdir": "name", "mkdirat": "name", "unlink": "name", "unlinkat": "name",
     "open": "make", "openat": "make", "creat": "make",
@@ -176,6 +177,25 @@ class Recorder:
 
         return finish
 
+    def _copy(self, pid: int, name: str, arguments: tuple[int, ...]) -> Finish | None:
+        source, begins_at, descriptor, target_at, size = arguments[:5]
+        path = self._path_of(pid, descriptor)
+        if not self._is_ours(path):
+            return None
+        if not begins_at or target_at:
+            raise Unknown(f"{name} to {path} from or to other places than are understood here")
+        begins = int.from_bytes(kernel.read_memory(pid, begins_at, 8), sys.byteorder)
+        with Path(f"/proc/{pid}/fd/{source}").open("rb") as file_read:
+            file_read.seek(begins)
+            data = file_read.read(size)
+        file, offset, begun = self._file_of(pid, descriptor), self._position(pid, descriptor), self._moment
+
+        def finish(found: int) -> None:
+            if found >= 0:
+                self._keep(Wrote(begun, self._moment, file, offset, data[:found]))
+
+        return finish
+
     def _say(self, data: bytes) -> Finish:
         begun = self._moment
 
@@ -296,7 +316,7 @@ class Recorder:
             folder, at = _NAMES_AT[name]
             path = self._path(pid, _AT_FDCWD if folder is None else arguments[folder], arguments[at])
         else:
-            path = self._path_of(pid, arguments[{"copy_file_range": 2, "splice": 2}.get(name, 0)])
+            path = self._path_of(pid, arguments[2 if name == "splice" else 0])
         if self._is_ours(path):
             raise Unknown(f"{name} on {path}")
         return None
@@ -347,7 +367,8 @@ class Recorder:
 
 
 _BEFORE: Final[dict[str, Callable[[Recorder, int, str, tuple[int, ...]], Finish | None]]] = {
-    "write": Recorder._write, "pwrite64": Recorder._write, "writev": Recorder._write, "ftruncate": Recorder._size,
+    "write": Recorder._write, "pwrite64": Recorder._write, "writev": Recorder._write, "copy_file_range": Recorder._copy,
+    "ftruncate": Recorder._size,
     "fsync": Recorder._sync, "fdatasync": Recorder._sync, "open": Recorder._open, "openat": Recorder._open,
     "creat": Recorder._open, "mkdir": Recorder._make_folder, "mkdirat": Recorder._make_folder,
     "rename": Recorder._rename, "renameat": Recorder._rename, "renameat2": Recorder._rename,

@@ -29,6 +29,9 @@ os.rename('made/one', 'made/two')
 os.replace('made/two', 'three')
 with open('three', 'ab') as file:
     file.write(b' more')
+with open('three', 'rb') as source, open('copied', 'wb', buffering=0) as target:
+    target.write(b'of three: ')
+    os.copy_file_range(source.fileno(), target.fileno(), 4, offset_src=6)
 os.open('gone', os.O_CREAT | os.O_WRONLY)
 os.unlink('gone')
 def write(name):
@@ -81,6 +84,7 @@ def test_a_recording_leads_to_the_very_files_that_the_program_left(root: Path) -
     assert done.returncode == 0, done.stderr
     assert left(records, root) == tree(root)
     assert tree(root)["three"] == b"First sec more"
+    assert tree(root)["copied"] == b"of three: sec "
     assert tree(root)["before"] == b"was there"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import zipfile
 from pathlib import Path
 
@@ -98,3 +100,27 @@ def test_a_file_that_shrinks_while_it_is_read_is_told(tmp_path: Path) -> None:
         file.truncate(1 << 20)
         with pytest.raises(NotOurZip, match="ends in the middle"):
             list(reader.chunks(reader.members[0]))
+
+
+@pytest.mark.parametrize("refusal", [None, errno.EXDEV, errno.EOPNOTSUPP])
+def test_a_stored_member_is_copied_whole_by_the_system_and_by_us_where_it_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int | None
+) -> None:
+    if refusal is not None:
+
+        def refuse(*_: object, **__: object) -> int:
+            raise OSError(refusal, "cannot")
+
+        monkeypatch.setattr(os, "copy_file_range", refuse, raising=False)
+    data = os.urandom((1 << 20) + 7)
+    with (tmp_path / "a.zip").open("w+b") as file, (tmp_path / "copy").open("wb", buffering=0) as copy:
+        writer = ZipWriter(file)
+        writer.deflate("first", [b"1"])
+        writer.store("stored", len(data), [data])
+        writer.finish()
+        reader = ZipReader(file.fileno())
+        reader.copy(reader.members[1], copy.fileno())
+        assert (tmp_path / "copy").read_bytes() == data
+        file.truncate(reader.members[1].begins + 5)
+        with pytest.raises(NotOurZip, match="ends in the middle"):
+            reader.copy(reader.members[1], copy.fileno())
