@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.ledger import planning, run_ends, run_reads
+from tallystick.ledger import forks, planning, run_ends, run_reads
 from tallystick.ledger.canonical import digest_of_value
 from tallystick.ledger.errors import TransitionRefused
 from tallystick.ledger.ledger import Ledger
@@ -82,7 +82,7 @@ def test_a_leftover_that_another_process_removes_too_does_not_take_that_ones_new
         assert child.end() == -9
         (left,) = one(ledger, "SELECT run_key FROM runs")
         made: list[planning.PlannedRun] = []
-        real = planning.discard_taken
+        real = forks.discard_taken
 
         def meanwhile(*args: Any, **more: Any) -> None:
             monkeypatch.setattr(planning, "discard_taken", real)
