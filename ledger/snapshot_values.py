@@ -37,8 +37,14 @@ _JSON: Final[Mapping[str, tuple[str, ...]]] = {
     "events": ("body",),
 }
 _WHOLE: Final = "JOIN runs r ON r.run_key = t.run_key AND r.left_out IS NULL"
-_MANY_MEANINGS: Final = "(instr({0}, char(92)) OR (SELECT count(*) <> count(DISTINCT fullkey) FROM json_tree({0})))"
-"""Whether a text may have a key twice: SQLite says so of keys that are spelled alike, and an escape may hide others."""
+_MANY_MEANINGS: Final = (
+    "(instr({0}, char(92)) OR ((instr({0}, '[') OR json_patch('{{}}', {0}) <> {0})"
+    " AND (SELECT count(*) <> count(DISTINCT fullkey) FROM json_tree({0}))))"
+)
+"""Whether a text may have a key twice: SQLite says so of keys that are spelled alike, and an escape may hide others.
+
+A patch of nothing keeps a key once, in objects that are in no array, in half the time.
+"""
 _JUDGES: Final = "SELECT run_key, evaluation_no, judge_no, identity, identity_digest FROM evaluation_judges"
 _IDENTITIES: Final = "SELECT run_id, identity, identity_digest FROM runs WHERE left_out IS NULL"
 _STRANGE: Final[Mapping[str, str]] = {
@@ -95,7 +101,7 @@ def _with_two_meanings(reader: Reader) -> Iterator[str]:
     for table, columns in _JSON.items():
         for column in columns:
             is_event = table == "events"
-            may_be = f"instr({column}, '{{') AND {_MANY_MEANINGS.format(column)}"
+            may_be = f"instr({column}, ':') AND {_MANY_MEANINGS.format(column)}"  # no colon, no key
             condition = f"json({column}) <> {column} OR {may_be}" if is_event else may_be
             for (text,) in reader.each(f"SELECT {column} FROM {table} WHERE {condition}"):
                 if (fault := _fault_of(text, is_canonical=is_event)) is not None:
