@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import tempfile
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +31,13 @@ def pytest_configure(config: pytest.Config) -> None:
             # In the background of a script or under nohup. What is ignored stays so in each program that is started,
             # and tallystick would let it be; what is handled here is not handled there.
             signal.signal(number, _pass_over)
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """An empty folder on a disk, for tests in which a sync has to take its time."""
+    with tempfile.TemporaryDirectory(prefix="tallystick-") as folder:
+        yield Path(folder)
 
 
 def _pass_over(number: int, frame: types.FrameType | None) -> None:

@@ -30,10 +30,10 @@ PASSAGES = 2_000
 
 
 @pytest.mark.parametrize("processes", [2, 4])
-def test_saturated_processes_pass_evenly_and_one_at_a_time(processes: int, tmp_path: Path) -> None:
-    log = tmp_path / "log"
+def test_saturated_processes_pass_evenly_and_one_at_a_time(processes: int, disk_path: Path) -> None:
+    log = disk_path / "log"
     log.touch()
-    children = [Child("pass_again_and_again", tmp_path, log, name, PASSAGES) for name in range(processes)]
+    children = [Child("pass_again_and_again", disk_path, log, name, PASSAGES) for name in range(processes)]
     try:
         for child in children:
             assert child.line() == "ready"
@@ -66,8 +66,9 @@ def test_who_leaves_cannot_enter_again_before_the_one_who_waits(tmp_path: Path) 
     turnstile.close()
 
 
-def test_two_saturated_ledger_writers_both_get_on(ledger: Ledger) -> None:
-    run_key = new_run(ledger).run_key
+def test_two_saturated_ledger_writers_both_get_on(disk_path: Path) -> None:
+    with new_ledger(disk_path) as ledger:
+        run_key = new_run(ledger).run_key
     children = [Child("write_until_told", ledger.path, run_key, name) for name in "ab"]
     try:
         for child in children:
@@ -78,7 +79,9 @@ def test_two_saturated_ledger_writers_both_get_on(ledger: Ledger) -> None:
     finally:
         for child in children:
             child.__exit__(None, None, None)
-    kinds = [kind for (kind,) in every(ledger, "SELECT kind FROM events WHERE run_key = ? ORDER BY event_no", run_key)]
+    with Ledger.open(ledger.path) as again:
+        rows = every(again, "SELECT kind FROM events WHERE run_key = ? ORDER BY event_no", run_key)
+    kinds = [kind for (kind,) in rows]
     written = [kind for kind in kinds if kind in "ab"][:400]
     assert min(written.count("a"), written.count("b")) >= 200 / 5
 
