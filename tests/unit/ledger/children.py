@@ -89,7 +89,7 @@ class Child:
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""
         if self.process.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+            self.process.kill()  # which may have ended, waited for by another thread, since
         self.process.wait()
 
     def end(self) -> int:
