@@ -129,11 +129,12 @@ def intend_call(
 def dispatch_again(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...], *, held: Held | None = None) -> Begun:
     """Intend the next dispatch of the same call in the same attempt, after one that was refused or, resent, unknown.
 
+    A resend may also follow one that somebody has settled as failed or given up while an earlier one stays unknown.
     Raises TransitionRefused when the attempt does not run or that dispatch is still under way, and LeaseLost when a
     device is not held any more.
     """
     states = tx.row(_ATTEMPT_AND_DISPATCH, (key.call_id, key.dispatch_no))
-    if states is None or states[0] != "running" or states[1] not in ("refused", "unknown"):
+    if states is None or states[0] != "running" or not _may_be_followed(tx, key, states[1]):
         raise TransitionRefused(
             f"dispatch {key.dispatch_no} of call {key.call_id} cannot be followed by another",
             "look at it with `tallystick show`", "dispatch", "intended",
@@ -144,6 +145,10 @@ def dispatch_again(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...], *
         dispatch_under(tx, again, held)
     _intend(tx, again, held, is_replay=states[2])
     return Begun(again, tx.now_us)
+
+
+def _may_be_followed(tx: Transaction, key: DispatchKey, state: str) -> bool:
+    return state in ("refused", "unknown") or (state in ("failed", "abandoned") and unknown_sends(tx, key)[0])
 
 
 def reopen(

@@ -267,6 +267,20 @@ def test_of_two_dispatches_that_landed_the_first_settled_gives_the_answer(
     assert budget_row(ledger, run_key)[:2] == (0, 2)
 
 
+@pytest.mark.parametrize("decision", [Decision.FAILED, Decision.GIVE_UP, Decision.NOT_LANDED])
+def test_a_resend_that_is_settled_does_not_keep_the_first_send_from_being_resent(
+    decision: Decision, ledger: Ledger, run_key: int
+) -> None:
+    first = lose(ledger, run_key, NextStep.RESEND)
+    second = ledger.write(lambda tx: attempts.reopen(tx, first, ())).key
+    ledger.write(lambda tx: attempts.lose(tx, second, lost(), waiting=Waiting(NextStep.RESEND)))
+    assert settle(ledger, second, decision) is SlotState.PENDING
+    third = ledger.write(lambda tx: attempts.reopen(tx, second, ())).key
+    assert (third.attempt_no, third.dispatch_no) == (1, 3)
+    ledger.write(lambda tx: observe(tx, third, answered()))
+    assert attempt_states(ledger, run_key) == ["observed"]
+
+
 def test_an_unknown_dispatch_of_an_attempt_whose_resend_was_answered_can_be_settled(
     ledger: Ledger, run_key: int
 ) -> None:
