@@ -23,6 +23,10 @@ __all__ = ["Promises", "Verdicts"]
 
 _PATIENCE_SECONDS: Final = 120.0
 _HIDDEN: Final = "SELECT run_id FROM runs WHERE state = 'importing'"
+_HEADS: Final = (
+    "SELECT r.run_id, max(e.event_no) FROM runs r LEFT JOIN events e ON e.run_key = r.run_key"
+    " WHERE r.state NOT IN ('planning', 'importing') GROUP BY r.run_id ORDER BY r.run_id"
+)
 _SHOWN: Final = (
     " WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.run_key = t.run_key AND r.state IN ('planning', 'importing'))"
 )
@@ -142,10 +146,14 @@ class Verdicts:
             yield from self._same_as_before(ledger, reader)
 
     def _same_as_before(self, ledger: Ledger, reader: Reader) -> Iterator[str]:
-        """Between two commits there is nothing: two disks with the same commits hold the same rows."""
+        """Between two commits there is nothing: two disks with the same commits hold the same rows.
+
+        Workers number their commits, but for those that take a snapshot in: these lengthen a history, or show one.
+        """
         commits = tuple(reader.rows("SELECT worker_id, last_batch, ended_us FROM workers ORDER BY worker_id"))
         facts = tuple(reader.rows("SELECT name, value FROM facts ORDER BY name"))
-        key = (ledger.path.name, *commits, *facts, reader.row("SELECT count(*) FROM sqlite_master")[0])
+        heads = tuple(reader.rows(_HEADS))
+        key = (ledger.path.name, *commits, *facts, *heads, reader.row("SELECT count(*) FROM sqlite_master")[0])
         digest = _digest_of_rows(reader)
         if self._states.setdefault(key, digest) != digest:
             yield f"the rows are not what they are elsewhere after the same commits: {key}"
