@@ -71,7 +71,7 @@ wheel-test: $(INSTALLED)
 	.ci/wheel-test $(RUN) -n $(WORKERS) --dist worksteal $(ARGS)
 
 acceptance-record: $(INSTALLED)
-	$(RUN) docs/acceptance_record.py
+	$(RUN) docs/acceptance_record.py $(ARGS)
 
 docs: $(INSTALLED)
 	$(RUN) docs/generate.py

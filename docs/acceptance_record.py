@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import platform
 import re
+import shlex
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -154,13 +155,14 @@ def result_of(tests: list[Seen]) -> str:
     return "not tested" if "passed" not in outcomes else "partly tested"
 
 
-def page(seen: list[Seen]) -> str:
-    """The whole record as Markdown."""
+def page(seen: list[Seen], *, arguments: Sequence[str] = ()) -> str:
+    """The whole record as Markdown; ``arguments`` are those that pytest was given besides."""
+    command = f'{COMMAND} ARGS="{shlex.join(arguments)}"' if arguments else COMMAND
     scenarios = by_scenario(seen)
     lines = [
         "# Acceptance record",
         "",
-        f"Written by `{COMMAND}` on {datetime.now(UTC):%Y-%m-%d} from revision {_revision()}, with",
+        f"Written by `{command}` on {datetime.now(UTC):%Y-%m-%d} from revision {_revision()}, with",
         f"tallystick {version('tallystick')}, {platform.python_implementation()} {platform.python_version()},",
         f"SQLite {sqlite_version}, SQLAlchemy {version('sqlalchemy')}, {platform.system()} {platform.machine()}.",
         "What the tests left behind (ledgers, counters, output) is kept in `build/acceptance/` where the command ran.",
@@ -210,7 +212,7 @@ def main() -> int:
     ]
     ARTIFACTS.mkdir(parents=True, exist_ok=True)
     status = pytest.main([*options, *sys.argv[1:], str(ROOT / "tests" / "acceptance")], plugins=[recorder])
-    RECORD.write_text(page(recorder.seen()), encoding="utf-8")
+    RECORD.write_text(page(recorder.seen(), arguments=sys.argv[1:]), encoding="utf-8")
     print(f"wrote {RECORD.relative_to(ROOT)}")
     return int(status)
 
