@@ -41,12 +41,17 @@ def entry_points_of(group: str) -> dict[str, tuple[importlib.metadata.EntryPoint
 
 
 def package_of(point: importlib.metadata.EntryPoint) -> Package:
-    """Whose it is; ``unknown`` where its metadata is broken."""
+    """Whose it is; ``unknown`` for what its metadata does not say, or is broken."""
+    dist = point.dist
+    return Package(_said(dist, "name"), _said(dist, "version"))
+
+
+def _said(dist: importlib.metadata.Distribution | None, what: str) -> str:
+    # Where a field is missing, newer Pythons raise and older ones give None.
     try:
-        dist = point.dist
-        return Package(_UNKNOWN, _UNKNOWN) if dist is None else Package(dist.name or _UNKNOWN, dist.version or _UNKNOWN)
+        return getattr(dist, what, None) or _UNKNOWN
     except Exception:  # noqa: BLE001 - metadata is a file that anybody may have broken
-        return Package(_UNKNOWN, _UNKNOWN)
+        return _UNKNOWN
 
 
 class _Installed:
