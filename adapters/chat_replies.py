@@ -22,7 +22,7 @@ from .outcomes import one_line
 from .templates import text_of
 from .usage_shapes import broken_off, normalise, usage_object
 
-__all__ = ["FILTER_CODES", "ChatReplies", "error_code"]
+__all__ = ["CUT_FINISHES", "FILTER_CODES", "ChatReplies", "error_code"]
 
 FILTER_CODES: Final = frozenset(
     {"content_filter", "content_policy_violation", "responsible_ai_policy_violation", "moderation_blocked"}
@@ -30,9 +30,11 @@ FILTER_CODES: Final = frozenset(
 """Codes by which endpoints say that a filter turned a request away."""
 
 _BOM: Final = b"\xef\xbb\xbf"
-_FIELDS: Final = (b"data:", b"event:", b"id:", b"retry:", b":", b"\n", b"\r")  # how an event stream begins
+_FIELDS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")  # how an event stream begins
 _WHOLE: Final = frozenset({"stop", "tool_calls", "function_call"})
-_CUT: Final = frozenset({"length", "max_tokens", "model_length"})
+CUT_FINISHES: Final = frozenset({"length", "max_tokens", "model_length"})
+"""Finish reasons that say that the reply was cut at the most tokens."""
+
 _REASONS: Final = {
     "length": "chat.length",
     "content_filter": "chat.content_filter",
@@ -57,15 +59,18 @@ class ChatReplies:
 
     def outcome(self, body: bytes, *, told: str, charset: str = "utf-8") -> Outcome:  # noqa: ARG002 - JSON is UTF-8
         """The outcome of a whole body of a good status."""
-        body = body.removeprefix(_BOM)
-        # Whatever was asked for: there are endpoints that stream always, and some that never do.
-        if body.startswith(_FIELDS) or (self._is_stream and not body.strip()):
+        # Whatever was asked for: there are endpoints that stream always, and some that never do. Empty lines tell
+        # nothing: some send them before a whole reply, too, to keep a connection alive.
+        body = body.removeprefix(_BOM).lstrip()
+        if body.startswith(_FIELDS) or (self._is_stream and not body):
             streamed = read_chat_stream(body, told=told)
             if isinstance(streamed, StreamFault):
                 usage = broken_off(_usage_in(streamed.document))
                 return Outcome(streamed.state, streamed.reason, streamed.message, usage=usage)
-            return self._completion(streamed, told)
-        if not body.strip():
+            outcome = self._completion(streamed, told)
+            has_error = isinstance(streamed, Mapping) and bool(streamed.get("error"))
+            return attrs.evolve(outcome, usage=broken_off(outcome.usage)) if has_error else outcome
+        if not body:
             return Outcome(DispatchState.FAILED, "answer.missing", f"{told}, no body")
         try:
             document = parse_json(body)
@@ -83,6 +88,7 @@ class ChatReplies:
 
     def usage_of_cut(self, body: bytes) -> Usage | None:
         """What a stream that broke off had told until then."""
+        body = body.removeprefix(_BOM).lstrip()
         if not body.startswith(_FIELDS):
             return None
         streamed = read_chat_stream(body, told="")
@@ -172,7 +178,7 @@ def _end_of(finish: str, message: Mapping[str, Any]) -> str | None:
         return "refusal"
     if finish in ("content_filter", "refusal"):
         return finish
-    return "length" if finish in _CUT else None
+    return "length" if finish in CUT_FINISHES else None
 
 
 def _tool_calls(message: Mapping[str, Any]) -> list[JsonValue]:

@@ -96,7 +96,8 @@ class Exchange:
         if isinstance(problem, _not_sent(self.library)):
             return Outcome(DispatchState.REFUSED, "connect.failed", told, bytes_sent=0, wire_sends=0)
         reason = "cancelled" if isinstance(problem, asyncio.CancelledError) else "wire.broken_off"
-        return Outcome(DispatchState.UNKNOWN, reason, told, raw=bytes(self.body) or None, raw_cut=bool(self.body))
+        raw = self._redactor.bytes(bytes(self.body))
+        return Outcome(DispatchState.UNKNOWN, reason, told, raw=raw or None, raw_cut=bool(raw))
 
     def left(self, response: Any) -> Outcome:
         """What is known of an answer that its reader has closed before its end."""

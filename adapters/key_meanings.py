@@ -42,7 +42,9 @@ def _code_of(function: Callable[..., Any]) -> JsonValue:
         return None
     defaults = [*(getattr(function, "__defaults__", None) or ()), getattr(function, "__kwdefaults__", None)]
     told: JsonValue = [_told(value) for value in defaults]
-    return digest_of_value([code_digest(code), told]) if any(defaults) else code_digest(code)
+    # Whether there are any, not whether they are true: a default may be an array, and 0 is not None.
+    has_any = any(one is not None for one in defaults)
+    return digest_of_value([code_digest(code), told]) if has_any else code_digest(code)
 
 
 def _told(value: Any) -> JsonValue:

@@ -19,7 +19,8 @@ from ..ledger.errors import WorkOrderInvalid
 from ..ledger.verdicts import NoVerdictReason
 from ..runner.judge_protocols import NEEDS, is_known_need
 from ..runner.protocols import Dispatching, NoVerdict, Observed, Outcome, Prepared
-from .chat_replies import FILTER_CODES, error_code
+from .chat_replies import CUT_FINISHES, FILTER_CODES, error_code
+from .chat_request import holds_only_text
 from .chat_stream import text_of_content
 from .http_table import HttpTable
 from .http_target import HttpTarget
@@ -196,7 +197,8 @@ class LlmJudge(TargetJudge):
 
     def bounds_of(self, prepared: Prepared) -> Mapping[str, int]:
         """The most that one dispatch can use, by unit: no more tokens go in than the body has bytes."""
-        return self._bounds_for(len(prepared.payload))
+        # What is no text is not bounded by its bytes: a service that searches adds what it finds.
+        return self._bounds_for(len(prepared.payload)) if holds_only_text(prepared.payload) else {}
 
     def _bounds_for(self, tokens_in: int) -> Mapping[str, int]:
         told = (self._table.parameters.get(name) for name in ("max_completion_tokens", "max_tokens"))
@@ -220,7 +222,9 @@ class LlmJudge(TargetJudge):
         match choice.get("finish_reason"):
             case "content_filter":
                 return NoVerdict(NoVerdictReason.FILTERED, "the endpoint's content filter ended the reply")
-            case "length":
+            case "refusal":
+                return NoVerdict(NoVerdictReason.REFUSED, "the model refused")
+            case str() as finish if finish in CUT_FINISHES:
                 return NoVerdict(NoVerdictReason.MALFORMED_VERDICT, "the reply was cut at the most tokens")
         text = text_of_content(message.get("content"))
         return NoVerdict(NoVerdictReason.MALFORMED_VERDICT, "the reply has no text") if text is None else text

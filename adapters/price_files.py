@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from ..ledger.canonical import parse_json
 from ..ledger.errors import WorkOrderInvalid
+from .outcomes import one_line
 from .prices import PriceTable, read_prices
 
 __all__ = ["prices_of"]
@@ -31,14 +32,14 @@ def _read_file(name: str, folder: Path, place: str) -> Mapping[str, Any]:
         if len(raw) > _BYTES_MAX:
             raise ValueError(f"it has more than {_BYTES_MAX} bytes")
         text = raw.decode("utf-8")
-        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        found = parse_json(text) if path.suffix == ".json" else tomllib.loads(text)
         if not isinstance(found, Mapping):
             raise ValueError("it is no table")
     except OSError as fault:
         what = f"{place}: the price file {name} cannot be read ({fault.strerror})"
         raise WorkOrderInvalid(what, "Name a file beside the work order, or write a table", place=place) from fault
     except (ValueError, RecursionError) as fault:
-        told = str(fault).splitlines()[0]
+        told = one_line(str(fault))
         what = (
             f"{place}: the price file {name} is not readable as {'JSON' if path.suffix == '.json' else 'TOML'} ({told})"
         )

@@ -289,7 +289,7 @@ def _worst(entries: Sequence[ModelPrices], on: dt.date, tokens_in: int, tokens_o
             if (entry.tokens_in_max or USAGE_MAX + 1) > (top.tokens_in_max or USAGE_MAX + 1):
                 continue
             dear_in, dear_out = (_dearest(entry, side) for side in (TOKENS_IN, TOKENS_OUT))
-            if dear_in is None or dear_out is None:
+            if dear_in is None or dear_out is None or entry.input is None or entry.output is None:
                 return None
             worst = max(
                 worst or 0, _nanousd(min(tokens_in, entry.tokens_in_max or tokens_in) * dear_in + tokens_out * dear_out)

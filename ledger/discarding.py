@@ -48,10 +48,12 @@ def half_imported(import_id: str) -> Hidden:
 
 
 def delete_batch(tx: Transaction, table: str, sql: str, values: tuple[Any, ...], *, of: Hidden) -> int:
-    """Run the DELETE of rows of ``table`` and return how many they were; call it only where there may be some."""
+    """Run the DELETE of rows of ``table``, whose first value is their run's key, and return how many they were."""
+    looked_for = _LOOKED_FOR.get(table, ())
     if not of.is_there(tx):
         return 0
-    looked_for = _LOOKED_FOR.get(table, ())
+    if looked_for and tx.row(f"SELECT 1 FROM {table} WHERE run_key = ? LIMIT 1", values[:1]) is None:
+        return 0  # an index for nothing is made of every run's rows
     for number, columns in enumerate(looked_for):
         tx.execute(f"CREATE INDEX discarding_{number} ON {columns}")
     count = tx.change(sql, values)

@@ -65,7 +65,7 @@ class Ancestor:
 
     def kept(self, slot_no: int, from_slot: int) -> Kept:
         """Its newest attempt, for a planned observation of a fork."""
-        return Kept(slot_no, from_slot, self.history.attempts[from_slot])
+        return Kept(slot_no, from_slot, self.history.attempts[from_slot], self.history.reasons.get(from_slot))
 
     def kept_unknown(self, reader: Reader, slot_no: int, from_slot: int) -> KeptUnknown:
         """Its newest attempt, of which something is unknown, with everything that its open calls had sent."""

@@ -16,6 +16,7 @@ import attrs
 from .canonical import canonical_text
 from .crashpoints import crashpoint
 from .discarding import Hidden, delete_batch
+from .errors import LedgerDamaged
 from .ledger import Ledger
 from .standing import steps_of
 from .transaction import Transaction
@@ -42,8 +43,8 @@ _SELECT: Final = (
     " WHERE run_key = ? AND slot_no = ? AND state = 'pending'"
 )
 _FAIL: Final = (
-    "UPDATE slots SET state = 'failed', attempts = 1, reason = (SELECT reason FROM slots WHERE run_key = ?1"
-    " AND slot_no = ?2) WHERE run_key = ?3 AND slot_no = ?4 AND state = 'pending'"
+    "UPDATE slots SET state = 'failed', attempts = 1, reason = ?"
+    " WHERE run_key = ? AND slot_no = ? AND state = 'pending'"
 )
 _LEAVE_UNKNOWN: Final = (
     "UPDATE slots SET state = 'unknown', attempts = 1, reason = ? WHERE run_key = ? AND slot_no = ?"
@@ -104,11 +105,15 @@ _Item = TypeVar("_Item")
 
 @attrs.frozen
 class Kept:
-    """A planned observation of the fork, and the attempt of the earlier run whose end it takes over."""
+    """A planned observation of the fork, and the attempt of the earlier run whose end it takes over.
+
+    ``reason`` is why that run's planned observation had failed at the event; None where it had not.
+    """
 
     slot_no: int
     from_slot: int
     attempt_no: int
+    reason: str | None = None
 
 
 @attrs.frozen
@@ -176,7 +181,7 @@ def _reuse(tx: Transaction, run_key: int, taken: TakenOver, batch: list[Kept]) -
 
 def _keep_failed(tx: Transaction, run_key: int, taken: TakenOver, batch: list[Kept]) -> None:
     _all(tx, _COPY_ATTEMPT, [_attempt(run_key, taken, one) for one in batch])
-    _all(tx, _FAIL, [(taken.run_key, one.from_slot, run_key, one.slot_no) for one in batch])
+    _all(tx, _FAIL, [(one.reason, run_key, one.slot_no) for one in batch])
 
 
 def _attempt(run_key: int, taken: TakenOver, one: Kept) -> tuple[Any, ...]:
@@ -207,7 +212,10 @@ def _keep_one_unknown(tx: Transaction, run_key: int, taken: TakenOver, one: Kept
 
 def _all(tx: Transaction, sql: str, rows: list[tuple[Any, ...]]) -> None:
     if not tx.change_all(sql, rows):
-        raise RuntimeError(f"a fork takes over {len(rows)} rows, and not all of them are there")
+        raise LedgerDamaged(
+            f"a fork takes over {len(rows)} rows of an earlier run, and not all of them are there",
+            "look at the ledger with `tallystick ledger check`; nothing was forked",
+        )
 
 
 def tell_of_fork(tx: Transaction, run_key: int, taken: TakenOver) -> None:

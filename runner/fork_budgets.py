@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -12,6 +12,7 @@ from ..ledger.run_reads import BudgetState
 from .budget_spec import UNITS, BudgetScope, BudgetSpec, BudgetUnit
 from .descriptions import Description
 from .fork_document import ForkBudget
+from .protocols import Case
 from .report_models import Amount
 from .told_outlooks import told_of, told_sums
 from .work_order_fork import ForkBudgets
@@ -42,10 +43,14 @@ def with_carried(plans: Sequence[BudgetPlan], carried: Mapping[tuple[str, str, s
 
 
 def fork_budgets(
-    description: Description, to_pay: Mapping[str, int], carried: Mapping[tuple[str, str, str], int]
+    description: Description,
+    to_pay: Mapping[str, int],
+    carried: Mapping[tuple[str, str, str], int],
+    *,
+    cases: Iterable[Case] | None = None,
 ) -> list[ForkBudget]:
-    """Each budget, with what the observations to pay (by variant) may use of it."""
-    sums = told_sums(description)
+    """Each budget, with what the observations to pay (by variant) may use of it; ``cases`` as for `told_sums`."""
+    sums = told_sums(description, cases=cases)
     return [_line(description, spec, to_pay, carried.get(spec.key, 0), sums) for spec in description.order.budgets]
 
 

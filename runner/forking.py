@@ -18,18 +18,21 @@ from ..ledger.canonical import canonical_text, parse_json
 from ..ledger.errors import ContentsLeftOut, UsageError
 from ..ledger.fork_reads import Ancestor, cases_of_run, read_ancestor
 from ..ledger.forks import Kept, KeptUnknown, TakenOver
+from ..ledger.history_budgets import budgets_at
 from ..ledger.ledger import Ledger
 from ..ledger.local_facts import folder_of
 from ..ledger.planning import CasePlan, create_run
-from ..ledger.run_reads import BudgetState, RunRow, find_run, own_budgets_of
+from ..ledger.records import EVALUATION_SCOPE
+from ..ledger.run_reads import BudgetState, RunRow, find_run
 from ..ledger.states import SlotState
 from ..ledger.views import Views
 from .descriptions import Adapters, Description, case_plans, describe, describe_again, run_plan
 from .fork_budgets import carried_amounts, fork_budgets, with_carried
 from .fork_document import ForkCases, ForkOutlook, ForkVariant
 from .identity import Section, compare
-from .protocols import GIVEN, User
+from .protocols import GIVEN, Case, User
 from .sessions import stored_identity, stored_order
+from .stored_cases import case_of
 from .work_order import WorkOrder
 from .work_order_budgets import read_budgets
 from .work_order_files import Place
@@ -96,7 +99,6 @@ def planned_fork(
         run = find_run(reader, run_id)
         _refuse_unfit(run, reader.row("SELECT left_out FROM runs WHERE run_key = ?", (run.run_key,))[0])
         known = folder or folder_of(reader, run.run_id)
-        before = own_budgets_of(reader, run.run_key)
     if order is None:
         own = _own_order(run, known, targets, judges, user)
         description = describe_again(own, run, adapters)
@@ -106,6 +108,8 @@ def planned_fork(
         ancestor = read_ancestor(views, run, now_us=ledger.clock.now_us())
         if not ancestor.is_whole:
             raise _not_ours(run)
+        standing = budgets_at(views.turn(), ancestor.history)
+        before = [state for state in standing if state.plan.scope != EVALUATION_SCOPE]
         return _planned(views, ancestor, description, before, ledger, ledger_option, is_same_order=order is None)
 
 
@@ -117,7 +121,7 @@ def fork_run(ledger: Ledger, fork: Fork) -> ForkOutlook:
     rows = cases_of_run(ledger, fork.run.run_key) if fork.is_same_order else case_plans(fork.description)
     made = create_run(ledger, plan, rows)
     return fork.outlook.model_copy(
-        update={"run": made.run_id, "command": fork.outlook.command.replace("RUN", made.run_id)}
+        update={"run": made.run_id, "command": fork.outlook.command.replace("RUN", made.run_id, 1)}
     )
 
 
@@ -151,7 +155,9 @@ def _own_order(
     order = stored_order(run, folder=folder, targets=targets, judges=judges, user=user)
     settings: Any = parse_json(run.settings)
     place = Place(f"run {run.run_id}", ("budgets",))
-    return order.replaced(budgets=read_budgets(settings["budgets"], variants=list(order.variants), place=place))
+    return order.replaced(
+        budgets=read_budgets(settings["budgets"], variants=list(order.variants), place=place, may_be_told=True)
+    )
 
 
 def _planned(
@@ -176,10 +182,19 @@ def _planned(
         failed=sum(part.failed for part in parts), to_pay=sum(part.to_pay for part in parts),
         cases=ForkCases(same=same, new=len(cases) - same, dropped=len(ancestor.cases) - same), variants=parts,
         budgets_are=order.fork.budgets.value, failed_are=order.fork.failed.value,
-        budgets=fork_budgets(description, {part.name: part.to_pay for part in parts}, carried),
+        budgets=fork_budgets(
+            description, {part.name: part.to_pay for part in parts}, carried,
+            cases=_stored_cases(ledger, ancestor.run) if is_same_order else None,
+        ),
         judges=[judge.name for judge in description.judges], command=f"tallystick resume RUN{ledger_option}",
     )  # fmt: skip
     return Fork(description, ancestor.run, taken, carried, outlook, is_same_order)
+
+
+def _stored_cases(ledger: Ledger, run: RunRow) -> Iterator[Case]:
+    """Its cases from the ledger: their source may be gone by now, or have changed."""
+    for one in cases_of_run(ledger, run.run_key):
+        yield case_of(one.case_id, one.input, one.expected, one.metadata)
 
 
 def _cases(ancestor: Ancestor, description: Description, *, is_same_order: bool) -> array[int]:

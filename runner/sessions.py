@@ -137,7 +137,7 @@ def stored_order(
         execution=_execution_of(run),
         device=_device_of(run),
         conversation=_conversation_of(run, order.conversation),
-        prices=_settings_of(run).get("prices", order.prices),
+        prices=_settings_of(run).get("prices"),
     )
 
 
@@ -298,16 +298,14 @@ def _settings_of(run: RunRow) -> dict[str, Any]:
 
 
 def _execution_of(run: RunRow) -> ExecutionSpec:
-    settings = parse_json(run.settings)
-    assert isinstance(settings, dict)
+    settings = _settings_of(run)
     spec = read_execution(settings["execution"], place=Place(f"run {run.run_id}", ("execution",)))
     stored = stored_identity(run)
     return attrs.evolve(spec, defaulted=frozenset(stored.get("defaulted", ())))
 
 
 def _device_of(run: RunRow) -> DeviceSpec:
-    settings = parse_json(run.settings)
-    assert isinstance(settings, dict)
+    settings = _settings_of(run)
     spec = read_device(settings.get("device", {}), place=Place(f"run {run.run_id}", ("device",)))
     known = stored_identity(run).get("defaulted", ())
     keys = (*DEVICE_LIMITS, *DEVICE_THROUGHPUT)
@@ -316,9 +314,7 @@ def _device_of(run: RunRow) -> DeviceSpec:
 
 def _conversation_of(run: RunRow, written: ConversationSpec | None) -> ConversationSpec | None:
     """The conversation with the limits that are in force now."""
-    settings = parse_json(run.settings)
-    assert isinstance(settings, dict)
-    limits = settings.get("conversation")
+    limits = _settings_of(run).get("conversation")
     if written is None or limits is None:
         return written
     return with_limits(written, limits, place=Place(f"run {run.run_id}", ("conversation",)))

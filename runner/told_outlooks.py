@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from .budget_spec import BudgetScope, BudgetSpec
@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 __all__ = ["told_of", "told_sums"]
 
 
-def told_sums(description: Description) -> Mapping[tuple[str, str], int]:
+def told_sums(description: Description, *, cases: Iterable[Case] | None = None) -> Mapping[tuple[str, str], int]:
     """By variant and unit of a budget, the most that one repetition of all cases can use, each request being sent once.
 
     Goes through the cases, and prepares each request, only where a budget has no bound of its own. Empty for
-    conversations, whose requests are not known before. A request that cannot be made will fail, and uses nothing.
+    conversations, whose requests are not known before. A request that cannot be made will fail, and uses nothing; where
+    one can be made and its target tells no bound, there is no sum. ``cases`` stand for those of the work order.
     """
     units = {spec.unit.value for spec in description.order.budgets if spec.bound_per_dispatch is None}
     telling = {name: target for name, target in description.targets.items() if units & bounded_units_of(target)}
     sums: Counter[tuple[str, str]] = Counter()
+    untold: set[tuple[str, str]] = set()
     if not telling or description.conversation is not None:
         return sums
 
@@ -37,8 +39,15 @@ def told_sums(description: Description) -> Mapping[tuple[str, str], int]:
             except Exception:  # noqa: BLE001, S112 - one case's fault is told when its turn comes
                 continue
             sums.update({(name, unit): bounds[unit] for unit in bounds.keys() & units})
+            untold.update((name, unit) for unit in (units & bounded_units_of(target)) - bounds.keys())
 
-    survey(description.order.cases, look=add)
+    if cases is None:
+        survey(description.order.cases, look=add)
+    else:
+        for case in cases:
+            add(case)
+    for key in untold:
+        sums.pop(key, None)
     return sums
 
 

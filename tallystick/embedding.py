@@ -64,7 +64,7 @@ class Observation:
 
 @attrs.frozen
 class CallRecord:
-    """One send of a call of an attempt. Counts are None where they are not known; money is in nano-USD.
+    """One dispatch of a call of an attempt. Counts are None where they are not known; money is in nano-USD.
 
     ``name`` is that of `EmbeddedAttempt.call`; empty for requests that have none, whose ``head`` says what they ask.
     """
@@ -73,7 +73,7 @@ class CallRecord:
     repetition: int
     attempt: int
     position: int
-    send: int
+    dispatch: int
     request_id: str
     name: str
     head: JsonValue

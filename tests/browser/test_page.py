@@ -16,7 +16,8 @@ pytestmark = pytest.mark.browser
 
 HOSTILE = (
     " <script>window.stolen = 1</script></script><img src=x onerror='window.stolen = 1'>"
-    '<svg onload=window.stolen=1> <!-- " onmouseover="window.stolen=1" javascript:alert(1) $x^2$ \x1b[2J \u202e \ud800'
+    '<svg onload=window.stolen=1> <!-- " onmouseover="window.stolen=1" javascript:alert(1) $x^2$ '
+    "{{user}} {% raw %} {# #} %s ${HOME} $(id) \x1b[2J \u202e \ud800"
 )
 SCREENS = [
     pytest.param({"width": 1280}, id="desk"),

@@ -181,6 +181,6 @@ def test_calls_are_read_in_order_whatever_their_number(path: Path, monkeypatch: 
             assert [(one.case_id, one.name) for one in found] == [
                 ("a", "call 0"), ("a", "call 1"), ("a", "call 2"), ("b", "call 0"), ("b", "call 1"),
             ]  # fmt: skip
-            assert all(one.began_at.utcoffset() is not None and one.send == 1 for one in found)
+            assert all(one.began_at.utcoffset() is not None and one.dispatch == 1 for one in found)
 
     asyncio.run(harness())

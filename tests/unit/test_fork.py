@@ -86,6 +86,14 @@ def test_what_has_not_changed_is_reused_and_only_the_changed_variant_is_paid_for
     assert sound(path)
 
 
+def test_a_fork_by_its_own_work_order_tells_its_cost_from_the_cases_of_the_ledger(path: Path) -> None:
+    nobody: dict[str, Any] = {"kind": "http", "url": "http://127.0.0.1:1/", "tokens_in_max": 100, "tokens_out_max": 10}
+    given = ts.WorkOrder("told", cases=CASES, target=nobody, budgets={"tokens": 10_000})
+    ts.run(given, ledger=path, limit=0)
+    (budget,) = ts.fork("told", ledger=path, dry_run=True).budgets
+    assert (budget.least, budget.is_enough) == (4 * 110, True)
+
+
 def test_a_looked_at_fork_writes_nothing(path: Path, asked: Asked) -> None:
     first = ts.run(order(two(asked)), ledger=path)
     outlook = ts.fork(first.run_id, order(two(asked, new="2")), ledger=path, dry_run=True)

@@ -101,6 +101,25 @@ def test_a_changed_default_of_a_parameter_is_changed_code(path: Path) -> None:
             guard.call("a", made(0.9), "x")
 
 
+def test_a_default_counts_whether_it_is_true_or_not_and_is_not_asked_for_its_truth(path: Path) -> None:
+    class Rows:
+        def __bool__(self) -> bool:
+            raise ValueError("the truth of several values is ambiguous")
+
+    def made(given: Any) -> Any:
+        def ask(text: str, given: Any = given) -> str:
+            return text
+
+        return ask
+
+    with ts.guard("g", ledger=path) as guard:
+        assert guard.call("rows", made(Rows()), "x") == "x"
+        assert guard.call("a", made(0), "x") == "x"
+        for other in (None, False, ""):
+            with pytest.raises(ts.GuardKeyChanged, match="another code of"):
+                guard.call("a", made(other), "x")
+
+
 def test_what_a_call_is_given_counts_also_through_partials_and_classes(path: Path) -> None:
     @dataclasses.dataclass(frozen=True)
     class Document:

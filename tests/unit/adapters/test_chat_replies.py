@@ -245,6 +245,14 @@ def test_c27_error_inside_a_stream_has_failed_with_the_usage_so_far(error: str) 
     assert (outcome.state, outcome.reason, outcome.message) == (FAILED, "body.error", "200: overloaded")
     assert outcome.usage is not None
     assert outcome.usage.tokens_in == 11
+    assert outcome.usage.tokens_out is None, "what had come out by then is no more than the least"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_empty_lines_that_keep_a_connection_alive_are_no_stream(stream: bool) -> None:
+    outcome = read(b"\n\n\r\n" + json.dumps(completion()).encode(), stream=stream)
+    assert (outcome.state, outcome.answer) == (ANSWERED, "Hello")
+    assert read(b"\n\n" + events(piece("stop", content="Hello")), stream=stream).answer == "Hello"
 
 
 @pytest.mark.parametrize(

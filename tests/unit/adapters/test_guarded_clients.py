@@ -265,6 +265,23 @@ def test_a_secret_that_has_just_been_set_is_not_stored(path: Path, monkeypatch: 
     assert b"just-set-value" not in b"".join(file.read_bytes() for file in path.parent.rglob("*") if file.is_file())
 
 
+def test_an_answer_that_breaks_off_is_kept_without_secrets(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODEL_API_KEY", "s3cret-value")
+
+    def half() -> Iterator[bytes]:
+        yield b'{"echo": "s3cret-value", '
+        raise httpx.ReadError("the line went dead")
+
+    def agent(case: ts.Case) -> str:
+        with ts.httpx_client(transport=Model(lambda request: httpx.Response(200, content=half()))) as client:
+            return client.post(URL, json={"say": 1}).text
+
+    run(path, agent, if_unknown="keep")
+    stored = b"".join(file.read_bytes() for file in path.parent.rglob("*") if file.is_file())
+    assert b"s3cret-value" not in stored
+    assert b'{"echo": ' in stored
+
+
 def test_a_request_that_differs_ends_the_replay_and_shows_both(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inner_calls, "REPLAY_PATIENCE_SECONDS", 0.0)
     model, tries = Model(echo), []

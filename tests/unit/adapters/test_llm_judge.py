@@ -149,6 +149,8 @@ def test_a_missing_secret_is_told_before_anything_is_made(monkeypatch: pytest.Mo
         (replied(None, message={"refusal": "I cannot judge this"}), "refused"),
         (replied("", finish_reason="content_filter"), "filtered"),
         (replied('{"passed": tr', finish_reason="length"), "malformed_verdict"),
+        (replied('{"passed": true}', finish_reason="max_tokens"), "malformed_verdict"),
+        (replied('{"passed": true}', finish_reason="refusal"), "refused"),
         (Outcome(DispatchState.ANSWERED, answer={}), "malformed_verdict"),
         (Outcome(DispatchState.ANSWERED, answer={"choices": []}), "malformed_verdict"),
         (Outcome(DispatchState.ANSWERED, answer={"choices": [{}, {}]}), "ambiguous_verdict"),
@@ -224,9 +226,13 @@ def test_a_request_is_bounded_by_its_bytes_and_the_most_tokens_of_its_reply() ->
     bare, bounded = (make(model="m-1", prices=prices, parameters=told) for told in ({}, {"max_tokens": 10}))
     assert bare.bounded_units == {"tokens_in"}
     assert bounded.bounded_units == {"tokens_in", "tokens_out", "tokens", "nanousd"}
-    assert dict(bounded.bounds_of(Prepared(b"x" * 100))) == {
-        "tokens_in": 100, "tokens_out": 10, "tokens": 110, "nanousd": 100_000 + 20_000,
+    payload = json.dumps({"messages": [{"role": "user", "content": "Is it right?"}]}).encode()
+    size = len(payload)
+    assert dict(bounded.bounds_of(Prepared(payload))) == {
+        "tokens_in": size, "tokens_out": 10, "tokens": size + 10, "nanousd": size * 1000 + 20_000,
     }  # fmt: skip
+    searching = json.dumps({"messages": [], "web_search_options": {}}).encode()
+    assert bounded.bounds_of(Prepared(searching)) == {}, "what it finds goes in, too"
 
 
 def test_prices_of_the_work_order_count_where_the_judge_has_none() -> None:

@@ -135,7 +135,7 @@ def test_a_bound_holds_for_prices_that_come_and_for_smaller_requests() -> None:
 
 @pytest.mark.parametrize("models", [
     {}, {"other": SMALL}, {"small": {"input": "1"}}, {"small": {**SMALL, "tokens_in_max": 9}},
-    {"small": {**SMALL, "from": "2027-01-01"}},
+    {"small": {**SMALL, "from": "2027-01-01"}}, {"small": {"cache_read": "0.1", "output": "1"}},
 ])  # fmt: skip
 def test_a_bound_without_its_prices_has_no_money(models: dict[str, Any]) -> None:
     bound = prices(**models).bound("small", tokens_in_max=10, tokens_out_max=1, on=DAY)

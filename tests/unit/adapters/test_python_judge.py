@@ -205,6 +205,9 @@ def test_judge_in_a_file_beside_the_work_order(tmp_path: Path) -> None:
     identity = made.identity()
     assert identity["function"] == "judges.py:close"
     assert str(tmp_path) not in str(identity)
+    write(tmp_path, "def close(answer, expected, limit): return 1 - abs(answer - expected) / limit")
+    changed = from_work_order(table, folder=tmp_path, place="judges[0]").identity()
+    assert changed != identity, "another source is another judge, whatever it is called"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ import pytest
 
 from docs import generate_schemas
 from tallystick.ledger.errors import RunNotFound, UsageError
+from tallystick.ledger.evaluations import EvaluationPlan, create_evaluation
 from tallystick.ledger.ledger import Ledger
+from tallystick.ledger.planning import JudgePlan
 from tallystick.ledger.report_sums import JudgeRow
 from tallystick.renderers.comparison import comparison_markdown
 from tallystick.runner.compare_document import Comparison, ComparisonLine, SidePart
@@ -230,6 +232,19 @@ def test_another_judge_on_each_side_is_not_compared(ledger: Ledger) -> None:
     line = line_of(compare(ledger, "one", "two"), "passed")
     assert (line.verdict, line.comparable) == ("inconclusive", False)
     assert "not the same on both sides" in line.why
+
+
+def test_two_evaluations_of_one_run_are_compared_though_their_judges_differ(ledger: Ledger) -> None:
+    run = made_run(ledger, cases(8))
+    for slot in range(1, 9):
+        answer(ledger, run.run_key, slot)
+        judge(ledger, run.run_key, slot, True)
+    plan = EvaluationPlan("again", "{}", "sha256:again", "{}", (JudgePlan("exact", "model", "{}"),))
+    ledger.write(lambda tx: create_evaluation(tx, run.run_id, plan))
+    for slot in range(1, 9):
+        judge(ledger, run.run_key, slot, slot > 1, evaluation_no=2)
+    line = line_of(compare(ledger, "made#1", "made#again"), "passed")
+    assert (line.comparable, line.pairs, line.gained, line.lost) == (True, 8, 0, 1)
 
 
 @pytest.mark.parametrize(

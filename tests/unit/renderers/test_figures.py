@@ -213,6 +213,8 @@ def test_a_kill_and_what_was_found_after_it_are_in_the_time_line(ledger: Ledger)
     assert (died["died"], died["ended_at"] is not None, now["died"], now["unknown"]) == (True, True, False, 1)
     assert now["fence"] == died["fence"] + 1
     assert [one["state"] for one in found["timeline"]["attempts"]] == ["unknown"]
+    for form in ("html", "md"):
+        assert "its process died" in rendered(ledger, run.run_id, form)
 
 
 def test_the_time_line_has_the_most_that_was_under_way(ledger: Ledger, clock: Any) -> None:

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+import tallystick as ts
 from tallystick._wiring import ADAPTERS
 from tallystick.ledger.canonical import parse_json
 from tallystick.ledger.errors import WorkOrderInvalid
+from tallystick.ledger.ledger import Ledger
+from tallystick.ledger.run_reads import find_run
 from tallystick.runner.descriptions import Description, describe, run_plan, settings_of
 from tallystick.runner.judge_orders import JudgeOrder
+from tallystick.runner.sessions import stored_order
 from tallystick.runner.work_order import WorkOrder, load_work_order
 
 PRICES: dict[str, Any] = {"as_of": "2026-11-01", "models": {"m-1": {"input": "1", "output": "2"}}}
@@ -68,6 +72,15 @@ def test_prices_are_recorded_and_change_no_identity() -> None:
     assert isinstance(limits, dict)
     assert limits["prices"] == [{"as_of": "2026-11-01", "digest": one.prices[0].digest, "file": ""}]
     assert settings_of(one.order) != settings_of(other.order)
+
+
+def test_prices_that_were_taken_out_of_a_work_order_stay_out_when_its_run_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "l.db"
+    for prices in (PRICES, None):
+        order = WorkOrder("n", cases=CASES, target=target(), prices=prices)
+        ts.run(order, ledger=path, limit=0)
+    with Ledger.open(path) as ledger, ledger.reading() as reader:
+        assert stored_order(find_run(reader, "n"), folder=None).prices is None
 
 
 def test_a_hard_budget_of_money_needs_no_bound_where_prices_and_tokens_tell_it() -> None:

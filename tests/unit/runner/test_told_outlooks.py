@@ -69,6 +69,15 @@ def test_a_case_that_cannot_be_asked_hides_no_other() -> None:
     assert found.least == 220
 
 
+def test_a_request_whose_bound_its_target_does_not_tell_leaves_no_sum() -> None:
+    class Sometimes(Telling):
+        def bounds_of(self, prepared: Prepared) -> Mapping[str, int]:
+            return {} if prepared.payload.endswith(b"2}") else super().bounds_of(prepared)
+
+    assert [one.least for one in outlook(Sometimes(), cases=2)] == [220]
+    assert [one.least for one in outlook(Sometimes(), cases=3)] == [None]
+
+
 def test_a_fork_counts_what_is_to_pay_and_of_a_part_of_the_cases_the_mean() -> None:
     described = describe(
         order_of({"a": Telling(), "b": Telling()}, cases=3, budgets=BUDGETS, attempts_max=2, dispatches_max=4), ADAPTERS
