@@ -8,7 +8,7 @@ from typing import Any, Final
 import attrs
 
 from .artifacts import ANSWER, bytes_of, text_of
-from .canonical import escaped_text, unescaped_text
+from .canonical import canonical_text, escaped_text, unescaped_text
 from .case_reads import DispatchPage, JudgmentPage, dispatches_of, judgments_of
 from .ledger import Reader
 from .records import PendingSlot
@@ -79,17 +79,23 @@ def slot_stands(reader: Reader, run_key: int, slot_no: int) -> tuple[SlotState, 
 
 
 def next_not_before(
-    reader: Reader, run_key: int, *, without: Collection[int] = (), suspects: bool = True
+    reader: Reader,
+    run_key: int,
+    *,
+    without: Collection[int] = (),
+    besides: Collection[int] = (),
+    suspects: bool = True,
 ) -> int | None:
     """The earliest instant at which a waiting slot may be claimed; 0 is now, None: nothing waits.
 
-    Those of the variants ``without`` are passed over, and suspects where they are not asked for.
+    Those of the variants ``without`` are passed over, the slots ``besides``, and suspects where they are not asked for.
     """
     which = _not_of("", without) if suspects else f"{_not_of('', without)} AND suspect = 0"
-    row = reader.row(
-        f"SELECT min(not_before_us) FROM slots WHERE run_key = ? AND state = 'pending'{which}",
-        (run_key,),
-    )
+    values: tuple[int | str, ...] = (run_key,)
+    if besides:
+        which += " AND slot_no NOT IN (SELECT value FROM json_each(?))"
+        values += (canonical_text(sorted(besides)),)
+    row = reader.row(f"SELECT min(not_before_us) FROM slots WHERE run_key = ? AND state = 'pending'{which}", values)
     found: int | None = row[0]
     return found
 

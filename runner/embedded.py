@@ -134,8 +134,8 @@ class EmbeddedRun:
         if self._begun:
             await self._wait()
             return True
-        until_us = self._feed.waits_until_us()
-        if until_us is None or self._out - self._begun:
+        until_us = self._feed.waits_until_us(besides=self._passed_over)
+        if until_us is None or self._out - self._begun - self._passed_over:
             return False
         await asyncio.sleep(min(_LOOK_SECONDS, max(0.0, (until_us - self._ledger.clock.now_us()) / 1e6)))
         return True

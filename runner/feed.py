@@ -76,10 +76,14 @@ class Feed:
             found = suspect_slots(reader, self._run_key, limit=_FETCH, blamed=blamed)
         return [slot for slot in found if slot.variant_no not in self.closed_variants]
 
-    def waits_until_us(self, *, held: Collection[int] = ()) -> int | None:
-        """The earliest instant for a slot that is no suspect and of no ``held`` variant; None: none of them waits."""
+    def waits_until_us(self, *, held: Collection[int] = (), besides: Collection[int] = ()) -> int | None:
+        """The earliest instant for a slot that is no suspect, of no ``held`` variant and not among those ``besides``.
+
+        None: none of them waits.
+        """
+        without = self.closed_variants.union(held)
         with self._ledger.reading() as reader:
-            return next_not_before(reader, self._run_key, without=self.closed_variants.union(held), suspects=False)
+            return next_not_before(reader, self._run_key, without=without, besides=besides, suspects=False)
 
     def _take(self) -> PendingSlot | None:
         while self._buffer:

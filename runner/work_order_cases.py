@@ -117,7 +117,10 @@ def chosen(source: CaseSource, table: CasesTable, place: Place) -> CaseSource:
 def narrowed(
     source: CaseSource, terms: Sequence[SliceTerm], *, sample: int | None, seed: int | None, place: Place
 ) -> CaseSource:
-    """Fewer cases: the terms besides what was asked for already (of one key, any), the sample instead of another."""
+    """Fewer cases: the terms besides what was asked for already (of one key, any), the sample instead of another.
+
+    Raises WorkOrderInvalid for a key that the work order asks for itself: a table of conditions holds each key once.
+    """
     table = check(CasesTable, {"sample": sample, "seed": seed}, place=place.at("cases"))
     found = chosen(source, table, place.at("cases"))
     wanted: dict[str, list[JsonValue]] = {}
@@ -126,6 +129,10 @@ def narrowed(
     if not wanted:
         return found
     inner, selection = _parts(found)
+    if twice := next((one.key for one in selection.where if one.key in wanted), None):
+        place.at("cases", "where", twice).refuse(
+            "the work order asks for this key itself", "Change it there, or ask by another key"
+        )
     more = tuple(Condition(key, tuple(values)) for key, values in wanted.items())
     return ChosenCases(inner, attrs.evolve(selection, where=selection.where + more))
 

@@ -57,7 +57,7 @@ def start_project(settings: Settings, folder: Path, *, target: str, url: str | N
         ) from problem
     made = Initialised(
         folder=str(folder), name=name, target=target, files=sorted(files),
-        commands=_commands(folder, has_server="server.py" in files, ledger_option=settings.ledger_option),
+        commands=_commands(folder, has_server="server.py" in files, ledger=settings.ledger),
     )  # fmt: skip
     if settings.json:
         write_json(made)
@@ -144,7 +144,9 @@ def _write(folder: Path, files: dict[str, str]) -> None:
         raise
 
 
-def _commands(folder: Path, *, has_server: bool, ledger_option: str) -> list[str]:
+def _commands(folder: Path, *, has_server: bool, ledger: Path | None) -> list[str]:
+    """What is typed next; a ledger that was named is named wholly, since another folder is gone to first."""
+    ledger_option = "" if ledger is None else f" --ledger {shlex.quote(str(ledger.absolute()))}"
     return [
         *([] if folder.absolute() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]),
         *(["python3 server.py &"] if has_server else []),

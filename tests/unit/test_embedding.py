@@ -421,6 +421,26 @@ def test_what_is_said_beside_an_outcome_in_an_odd_type_does_not_lose_it(path: Pa
     assert told[2:] == [("refused", "call.refused", "", None)] * 5
 
 
+def test_a_slot_that_is_passed_over_keeps_no_failed_one_from_being_tried_again(path: Path) -> None:
+    tries: list[str] = []
+
+    async def main() -> None:
+        async with ts.open_async(path) as ledger:
+            run = await begun(ledger, slots=["a", "b"], retry=["busy"], backoff={"first_seconds": 0.01})
+            async for slot in run.claims():
+                tries.append(slot.case.id)
+                if slot.case.id == "a":
+                    slot.pass_over()
+                elif tries.count("b") == 2:
+                    await answered(slot)
+                else:
+                    async with slot.attempt() as attempt:
+                        attempt.fail("not now", reason="busy")
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    assert sorted(tries) == ["a", "b", "b"]
+
+
 def test_slots_that_are_passed_over_wait_on_and_hold_up_no_others(path: Path) -> None:
     async def main() -> None:
         async with ts.open_async(path) as ledger:
