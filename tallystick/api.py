@@ -25,6 +25,7 @@ from .ledger.run_reads import BudgetState, RunRow, budgets_of, find_run, list_ru
 from .ledger.settlements import Decision, Settlement
 from .ledger.slot_reads import CasePage, Score, Unknown, case_page, scores_of, unknown_outcomes
 from .ledger.states import SlotState
+from .run_names import RunName, run_text
 from .runner.compare_document import Comparison
 from .runner.comparing import MIN_COVERAGE, compare
 from .runner.descriptions import describe
@@ -90,7 +91,7 @@ async def run_async(
 
 
 def resume(
-    run: str | None = None,
+    run: RunName | None = None,
     *,
     ledger: StrPath | None = None,
     targets: Mapping[str, Target] | None = None,
@@ -121,7 +122,7 @@ def resume(
 
 
 async def resume_async(
-    run: str | None = None,
+    run: RunName | None = None,
     *,
     ledger: StrPath | None = None,
     targets: Mapping[str, Target] | None = None,
@@ -139,7 +140,7 @@ async def resume_async(
 
 
 def fork(
-    run: str,
+    run: RunName,
     order: WorkOrder | StrPath | None = None,
     *,
     ledger: StrPath | None = None,
@@ -158,7 +159,7 @@ def fork(
 
     made = load_work_order(Path(order)) if isinstance(order, str | os.PathLike) else order
     with Ledger.open(_path(ledger)) as opened:
-        planned = planned_fork(opened, run, ADAPTERS, order=made, targets=targets, judges=judges, user=user)
+        planned = planned_fork(opened, run_text(run), ADAPTERS, order=made, targets=targets, judges=judges, user=user)
         return planned.outlook if dry_run else fork_run(opened, planned)
 
 
@@ -170,7 +171,11 @@ def open(path: StrPath | None = None, *, create: bool = False) -> Iterator[OpenL
 
 
 class OpenLedger:
-    """An open ledger. Reading changes nothing and makes no call; a run is named by id, id prefix or name."""
+    """An open ledger. Reading changes nothing and makes no call.
+
+    A run is named by id, id prefix or name, or is whatever carries its id: an `EmbeddedRun`, a `RunOutcome`, a row of
+    `runs`.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -185,33 +190,33 @@ class OpenLedger:
         with self._ledger.reading() as reader:
             return list_runs(reader, limit=limit)
 
-    def find(self, run: str) -> RunRow:
+    def find(self, run: RunName) -> RunRow:
         """The run; raises RunNotFound and RunAmbiguous."""
         with self._ledger.reading() as reader:
-            return find_run(reader, run)
+            return find_run(reader, run_text(run))
 
-    def outcome(self, run: str) -> RunOutcome:
+    def outcome(self, run: RunName) -> RunOutcome:
         """How the run stands and what helps next."""
         return outcome_of(self._ledger, self.find(run).run_id)
 
-    def counts(self, run: str) -> dict[SlotState, int]:
+    def counts(self, run: RunName) -> dict[SlotState, int]:
         """The whole population by state."""
         with self._ledger.reading() as reader:
-            return slot_counts(reader, find_run(reader, run).run_key)
+            return slot_counts(reader, find_run(reader, run_text(run)).run_key)
 
-    def budgets(self, run: str) -> list[BudgetState]:
+    def budgets(self, run: RunName) -> list[BudgetState]:
         """What each budget has settled and holds, in whole units (nano-USD, milliseconds)."""
         with self._ledger.reading() as reader:
-            return budgets_of(reader, find_run(reader, run).run_key)
+            return budgets_of(reader, find_run(reader, run_text(run)).run_key)
 
-    def scores(self, run: str) -> list[Score]:
+    def scores(self, run: RunName) -> list[Score]:
         """Each judge's figures for each variant, with their denominators."""
         with self._ledger.reading() as reader:
-            return scores_of(reader, find_run(reader, run).run_key)
+            return scores_of(reader, find_run(reader, run_text(run)).run_key)
 
     def report(
         self,
-        run: str,
+        run: RunName,
         *,
         at: int | None = None,
         slices: Mapping[str, Any] | None = None,
@@ -223,11 +228,11 @@ class OpenLedger:
         ``slices`` are metadata that cases must have, ``by`` a metadata key whose values get scores of their own,
         ``evaluation`` a number, id or name. Raises RunNotFound, EvaluationNotFound and UsageError.
         """
-        return report_of(self._ledger, run, _options(at, slices, by, evaluation))
+        return report_of(self._ledger, run_text(run), _options(at, slices, by, evaluation))
 
     def write_report(
         self,
-        run: str,
+        run: RunName,
         path: StrPath,
         *,
         form: str | None = None,
@@ -243,12 +248,12 @@ class OpenLedger:
         from .renderers.files import ReportForm, form_of, pieces_of, write_whole
 
         wanted = form_of(Path(path)) if form is None else ReportForm(form)
-        with open_report(self._ledger, run, _options(at, slices, by, evaluation)) as report:
+        with open_report(self._ledger, run_text(run), _options(at, slices, by, evaluation)) as report:
             write_whole(Path(path), pieces_of(report, wanted))
 
     def to_pandas(
         self,
-        run: str,
+        run: RunName,
         *,
         at: int | None = None,
         slices: Mapping[str, Any] | None = None,
@@ -257,13 +262,13 @@ class OpenLedger:
         """A data frame with a row for each planned observation; needs ``tallystick[pandas]``."""
         from .renderers.frames import report_frame
 
-        with open_report(self._ledger, run, _options(at, slices, None, evaluation)) as report:
+        with open_report(self._ledger, run_text(run), _options(at, slices, None, evaluation)) as report:
             return report_frame(report)
 
     def compare(
         self,
-        baseline: str,
-        candidate: str | None = None,
+        baseline: RunName,
+        candidate: RunName | None = None,
         *,
         slices: Mapping[str, Any] | None = None,
         by: str | None = None,
@@ -272,33 +277,36 @@ class OpenLedger:
     ) -> Comparison:
         """Two sides pair by pair, each ``RUN[:VARIANT][#EVALUATION][@EVENT]``; the first alone has two variants."""
         terms = _options(None, slices, None, None).terms
+        second = None if candidate is None else run_text(candidate)
         return compare(
-            self._ledger, baseline, candidate, terms=terms, by=by, per_case=per_case, min_coverage=min_coverage
+            self._ledger, run_text(baseline), second, terms=terms, by=by, per_case=per_case, min_coverage=min_coverage
         )
 
     def gate(
         self,
-        run: str,
+        run: RunName,
         order: WorkOrder | None = None,
         *,
-        baseline: str | None = None,
+        baseline: RunName | None = None,
         at: int | None = None,
         slices: Mapping[str, Any] | None = None,
         evaluation: str | None = None,
     ) -> GateReport:
         """Whether the run is within its gates, or within those of the work order ``order``; raises UsageError."""
         gates = None if order is None else order.gates
-        return gate(self._ledger, run, gates, baseline=baseline, options=_options(at, slices, None, evaluation))
+        against = None if baseline is None else run_text(baseline)
+        options = _options(at, slices, None, evaluation)
+        return gate(self._ledger, run_text(run), gates, baseline=against, options=options)
 
-    def case(self, run: str, case_id: str) -> list[CasePage]:
+    def case(self, run: RunName, case_id: str) -> list[CasePage]:
         """Every planned observation of a case with its whole history."""
         with self._ledger.reading() as reader:
-            return case_page(reader, find_run(reader, run).run_key, case_id)
+            return case_page(reader, find_run(reader, run_text(run)).run_key, case_id)
 
-    def unknown(self, run: str) -> list[Unknown]:
+    def unknown(self, run: RunName) -> list[Unknown]:
         """Every unknown outcome with its evidence."""
         with self._ledger.reading() as reader:
-            return unknown_outcomes(reader, find_run(reader, run).run_key)
+            return unknown_outcomes(reader, find_run(reader, run_text(run)).run_key)
 
     def settle(self, settlement: Settlement) -> SlotState:
         """Settle one unknown outcome by an operator's decision; raises TransitionRefused when it is not unknown."""
@@ -312,7 +320,7 @@ class OpenLedger:
         """Settle an unknown outcome as proven not to have happened; its case waits for a new attempt."""
         return self.settle(Settlement(unknown.call_id, unknown.dispatch_no, Decision.NOT_LANDED, made_by, reason))
 
-    def retry(self, run: str, state: str, *, reason: str | None = None) -> int:
+    def retry(self, run: RunName, state: str, *, reason: str | None = None) -> int:
         """Let planned observations that ended so wait again, all or those with that reason; returns how many.
 
         ``state`` is ``failed``, ``unavailable``, ``parked`` or ``cancelled``. The next `run` of the same work order, or
@@ -323,7 +331,7 @@ class OpenLedger:
 
     def export(
         self,
-        *runs: str,
+        *runs: RunName,
         to: StrPath,
         move: bool = False,
         slots: Sequence[str] = (),
@@ -349,7 +357,7 @@ class OpenLedger:
 
         return import_snapshot(self._ledger, Path(path))
 
-    def adopt(self, run: str, *, reason: str, made_by: str) -> Adopted:
+    def adopt(self, run: RunName, *, reason: str, made_by: str) -> Adopted:
         """Go on here with a run that is a copy, or take back one that was moved away and never imported.
 
         That nobody else goes on with it cannot be proven: ``reason`` is kept as the word for it.
@@ -367,9 +375,9 @@ def _options(at: int | None, slices: Mapping[str, Any] | None, by: str | None, e
     return ReportOptions(at, tuple(terms), by, evaluation)
 
 
-def _named_or_newest(ledger: Ledger, run: str | None) -> RunRow:
+def _named_or_newest(ledger: Ledger, run: RunName | None) -> RunRow:
     with ledger.reading() as reader:
-        found = newest_unfinished(reader) if run is None else find_run(reader, run)
+        found = newest_unfinished(reader) if run is None else find_run(reader, run_text(run))
     if found is None:
         raise RunNotFound("there is no unfinished run", "list the runs with `tallystick runs`")
     return found

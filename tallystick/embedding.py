@@ -25,6 +25,7 @@ from .ledger.ledger import Ledger
 from .ledger.location import default_path
 from .ledger.observation_reads import observations
 from .ledger.states import DispatchState, IfUnknown
+from .run_names import RunName
 from .runner.descriptions import describe
 from .runner.embedded import EmbeddedRun, EmbeddedSlot, HarnessTarget
 from .runner.embedded_attempts import EmbeddedAttempt
@@ -156,9 +157,9 @@ class AsyncLedger(OpenLedger):
         self._held.append(run)
         return run
 
-    def observations(self, run: EmbeddedRun | str) -> Iterator[Observation]:
+    def observations(self, run: RunName) -> Iterator[Observation]:
         """Every selected observation of a run in the order of its plan, some hundred at a time."""
-        run_key = run.run_key if isinstance(run, EmbeddedRun) else self.find(run).run_key
+        run_key = self.find(run).run_key
         for row in observations(self._ledger, run_key):
             evidence: Any = parse_json(row.evidence)
             flags: Any = parse_json(row.flags)
@@ -166,9 +167,9 @@ class AsyncLedger(OpenLedger):
                 row.case_id, row.repetition, row.attempt_no, parse_json(row.answer), evidence, tuple(flags)
             )
 
-    def calls(self, run: EmbeddedRun | str) -> Iterator[CallRecord]:
+    def calls(self, run: RunName) -> Iterator[CallRecord]:
         """Every send of every call of the run's attempts, in the order of its plan, some hundred at a time."""
-        run_key = run.run_key if isinstance(run, EmbeddedRun) else self.find(run).run_key
+        run_key = self.find(run).run_key
         return map(_call_record, calls(self._ledger, run_key))
 
     async def aclose(self) -> None:

@@ -13,6 +13,7 @@ from .ledger.evaluations import find_evaluation, let_retried_wait
 from .ledger.ledger import Ledger
 from .ledger.run_reads import find_run
 from .ledger.verdicts import NoVerdictReason
+from .run_names import RunName, run_text
 from .runner.evaluation_models import EvaluationEnd
 from .runner.evaluation_reports import evaluation_end
 from .runner.evaluations import (
@@ -32,7 +33,7 @@ __all__ = ["evaluate", "evaluate_async", "qualify", "qualify_async"]
 
 
 def evaluate(
-    run: str,
+    run: RunName,
     order: JudgeOrder | StrPath,
     *,
     ledger: StrPath | None = None,
@@ -57,7 +58,7 @@ def evaluate(
 
 
 async def evaluate_async(
-    run: str,
+    run: RunName,
     order: JudgeOrder | StrPath,
     *,
     ledger: StrPath | None = None,
@@ -111,7 +112,7 @@ async def qualify_async(
 
 def _session(
     ledger: Ledger,
-    run: str,
+    run: RunName,
     order: JudgeOrder,
     *,
     new: bool,
@@ -121,7 +122,7 @@ def _session(
 ) -> EvaluationSession:
     description = describe_judge_order(order, ADAPTERS)
     with ledger.reading() as reader:
-        found = find_run(reader, run)
+        found = find_run(reader, run_text(run))
         source = None if reparse is None else find_evaluation(reader, found.run_key, reparse)
     if source is not None:
         description = reparsing(ledger, source, description)
