@@ -22,7 +22,8 @@ def _written(ledger: ts.AsyncLedger, run: Any) -> str:
     return out.read_text()
 
 
-GATED = ts.WorkOrder("gated", target=echo, cases=[{"id": "a", "input": "a"}], gates={"max_slowdown": 2.0})
+GATED = ts.WorkOrder("gated", target=echo, cases=[{"id": "a", "input": "a"}], gates={"max_unknown": 5})
+SLOWED = ts.WorkOrder("slowed", target=echo, cases=[{"id": "a", "input": "a"}], gates={"max_slowdown": 2.0})
 LOOKS: dict[str, Callable[[ts.AsyncLedger, Any], Any]] = {
     "find": lambda ledger, run: ledger.find(run),
     "outcome": lambda ledger, run: ledger.outcome(run).counts,
@@ -33,7 +34,7 @@ LOOKS: dict[str, Callable[[ts.AsyncLedger, Any], Any]] = {
     "write_report": _written,
     "to_pandas": lambda ledger, run: ledger.to_pandas(run, at=1).to_csv(),
     "compare": lambda ledger, run: ledger.compare(run, run).lines,
-    "gate": lambda ledger, run: ledger.gate(run, GATED, baseline=run).verdict,
+    "gate": lambda ledger, run: ledger.gate(run, GATED).verdict,
     "case": lambda ledger, run: ledger.case(run, "a"),
     "unknown": lambda ledger, run: ledger.unknown(run),
     "observations": lambda ledger, run: list(ledger.observations(run)),
@@ -93,3 +94,12 @@ def test_what_names_no_run_is_refused_with_what_to_give(
 ) -> None:
     with pytest.raises(ts.UsageError, match=r"names no run\. Give its id, the beginning of one, its name"):
         held[1].counts(odd)
+
+
+def test_a_gate_takes_its_baseline_in_every_form_too(
+    held: tuple[asyncio.Runner, ts.AsyncLedger, ts.EmbeddedRun],
+) -> None:
+    _, ledger, run = held
+    for other in (run, "bench", run.run_id, ledger.runs()[0]):
+        with pytest.raises(ts.UsageError, match="would compare default of run .* to itself"):
+            ledger.gate(run, SLOWED, baseline=other)
