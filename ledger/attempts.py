@@ -334,16 +334,21 @@ def give_up(tx: Transaction, run_key: int, slot_no: int, *, reason: str) -> Slot
     return SlotState.UNAVAILABLE
 
 
-def leave_unknown(tx: Transaction, run_key: int, slot_no: int, *, reason: str) -> None:
-    """A waiting slot whose resends or queries are used up: from here an operator decides."""
+def leave_unknown(tx: Transaction, run_key: int, slot_no: int, *, reason: str, undecided: str | None = None) -> None:
+    """A waiting slot whose resends or queries are used up: from here an operator decides.
+
+    With ``undecided``, a message, its next step stays until the reason goes away (`budgets.let_wait_again`).
+    """
+    step = "next_step" if undecided is not None else "'new'"
     tx.move(
         "slot",
         "unknown",
-        "UPDATE slots SET state = 'unknown', reason = ?, next_step = 'new', not_before_us = 0, suspect = 0"
+        f"UPDATE slots SET state = 'unknown', reason = ?, next_step = {step}, not_before_us = 0, suspect = 0"
         " WHERE run_key = ? AND slot_no = ? AND state = 'pending' AND next_step <> 'new'",
         (reason, run_key, slot_no),
     )
-    tx.event(run_key, "slot.unknown", {"slot": slot_no, "reason": reason})
+    body: dict[str, JsonValue] = {"slot": slot_no, "reason": reason}
+    tx.event(run_key, "slot.unknown", body if undecided is None else {**body, "undecided": undecided})
 
 
 def tries_spent(tx: Transaction | Reader, run_key: int, slot_no: int) -> int:

@@ -24,6 +24,7 @@ __all__ = [
     "amend",
     "amend_bound",
     "holds_of",
+    "let_wait_again",
     "record_all",
     "record_reservations",
     "release",
@@ -228,7 +229,7 @@ def amend(tx: Transaction, run_key: int, budget_no: int, *, limit: int, reason: 
         run_key, "budget.amended", {"budget": budget_no, "old": old, "new": limit, "reason": reason, "by": made_by}
     )
     if limit > old and scope != EVALUATION_SCOPE:
-        _let_wait_again(tx, run_key)
+        let_wait_again(tx, run_key)
 
 
 def amend_bound(
@@ -237,8 +238,9 @@ def amend_bound(
     """Change what a dispatch sets aside from now on, and record it; raises UsageError where it cannot be hard."""
     if budget_no < LOCAL_FROM:
         require_held(tx, run_key)
-    old_kind, old_bound, limit, held, settled = tx.row(
-        "SELECT kind, bound_amount, limit_amount, held, settled FROM budgets WHERE run_key = ? AND budget_no = ?",
+    old_kind, old_bound, limit, held, settled, scope = tx.row(
+        "SELECT kind, bound_amount, limit_amount, held, settled, scope FROM budgets"
+        " WHERE run_key = ? AND budget_no = ?",
         (run_key, budget_no),
     )
     if kind is BudgetKind.HARD and held + settled > limit:
@@ -251,10 +253,12 @@ def amend_bound(
     tx.event(run_key, "budget.bound_amended", {
         "budget": budget_no, "old": [old_kind, old_bound], "new": [kind, bound], "reason": reason, "by": made_by,
     })  # fmt: skip
+    if scope != EVALUATION_SCOPE:
+        let_wait_again(tx, run_key)
 
 
-def _let_wait_again(tx: Transaction, run_key: int) -> None:
-    """What a full budget had kept from being attempted, or from being resent or asked for, waits for it again."""
+def let_wait_again(tx: Transaction, run_key: int) -> None:
+    """What a budget had kept from being attempted, or from being resent or asked for, waits for it again."""
     count = tx.change(
         "UPDATE slots INDEXED BY slots_in_trouble SET state = 'pending', reason = NULL, not_before_us = 0"
         f" WHERE run_key = ? AND reason = 'budget' AND {IN_TROUBLE}"

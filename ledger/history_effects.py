@@ -152,7 +152,8 @@ def _slot_unavailable(history: RunHistory, mark: Mark) -> None:
 
 def _slot_unknown(history: RunHistory, mark: Mark) -> None:
     history.put(mark.body["slot"], SlotState.UNKNOWN, mark.body["reason"])
-    history.put_step(mark.body["slot"], NextStep.NEW)
+    if "undecided" not in mark.body:
+        history.put_step(mark.body["slot"], NextStep.NEW)
 
 
 def _slots_unavailable(history: RunHistory, mark: Mark) -> None:

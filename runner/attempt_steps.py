@@ -35,7 +35,7 @@ from .late_answers import LateAnswers
 from .pacing import Pace
 from .protocols import Case, Prepared, SlotView
 from .query_steps import QuerySteps, leave_unknown, stored_request
-from .request_bounds import bounded
+from .request_bounds import UNBOUNDED, bounded
 from .stopping import StopSwitch
 from .tally import Tally
 from .tenures import DeviceTenure
@@ -166,8 +166,11 @@ class AttemptSteps:
             return await self._leave_unknown(slot, "key.expired")
         prepared = stored_request(call)
         key = DispatchKey(self._run_key, slot.slot_no, call.attempt_no, call.call_id, call.dispatch_no)
+        try:
+            side = bounded(asking.side, prepared)
+        except Exception as problem:  # noqa: BLE001 - one slot's fault must not stop the others
+            return await self._leave_unknown(slot, UNBOUNDED, printable(str(problem)))
         crashpoint("dispatch.intent.before")
-        side = bounded(asking.side, prepared)
         begun = await self._claimed(
             slot, lambda tx: attempts.reopen(tx, key, side.holds, solitary=solitary, held=side.held)
         )
@@ -208,9 +211,9 @@ class AttemptSteps:
         await self._judging.judge(view, key.slot_no, key.attempt_no, outcome)
         return Ended.DONE
 
-    async def _leave_unknown(self, slot: PendingSlot, reason: str) -> Ended:
+    async def _leave_unknown(self, slot: PendingSlot, reason: str, undecided: str | None = None) -> Ended:
         with unless_settled(self._ledger, self._run_key, slot):
-            return await leave_unknown(self._ledger, self._coordinator, self._tally, slot, reason)
+            return await leave_unknown(self._ledger, self._coordinator, self._tally, slot, reason, undecided)
 
     async def _unprepared(self, slot: PendingSlot, asking: Asking, problem: Exception) -> Ended:
         text = printable(f"case {slot.case_id}: {problem}")

@@ -125,10 +125,13 @@ def never_landed(call: CallToRepeat, answer: QueryAnswer) -> Settlement:
 
 
 async def leave_unknown(
-    ledger: Ledger, coordinator: Coordinator, tally: Tally, slot: PendingSlot, reason: str
+    ledger: Ledger, coordinator: Coordinator, tally: Tally, slot: PendingSlot, reason: str, undecided: str | None = None
 ) -> Ended:
-    """What may follow by itself is used up: from here an operator decides."""
-    await ledger.write_async(lambda tx: attempts.leave_unknown(tx, coordinator.run_key, slot.slot_no, reason=reason))
+    """What may follow by itself is used up: from here an operator decides; ``undecided`` as in the ledger."""
+    run_key = coordinator.run_key
+    await ledger.write_async(
+        lambda tx: attempts.leave_unknown(tx, run_key, slot.slot_no, reason=reason, undecided=undecided)
+    )
     tally.move(SlotState.PENDING, SlotState.UNKNOWN)
     return Ended.DONE
 

@@ -7,7 +7,7 @@ A target, or a judge, that can says so by ``bounded_units`` and ``bounds_of``. T
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
@@ -24,7 +24,19 @@ if TYPE_CHECKING:
     from .judge_orders import JudgeOrder
     from .work_order import WorkOrder
 
-__all__ = ["BoundingTarget", "RequestBounds", "bounded", "bounded_units_of", "refuse_unbounded", "request_bounds"]
+__all__ = [
+    "UNBOUNDED",
+    "BoundingTarget",
+    "RequestBounds",
+    "bounded",
+    "bounded_units_of",
+    "refuse_unbounded",
+    "request_bounds",
+]
+
+UNBOUNDED: Final = "budget"
+"""Why a call that is to be sent again waits: its budget has lost what bounded it. The same as where it has no room,
+because the same lets it go on: an amendment, or other prices."""
 
 
 class BoundingTarget(Protocol):

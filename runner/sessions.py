@@ -160,13 +160,13 @@ async def run_session(
     execution = description.order.execution
     coordinator = open_run(ledger, run.run_id, solitary_deaths_max=execution.solitary_deaths_max)
     switch, began = stop or StopSwitch(), time.monotonic()
-    with ledger.reading() as reader:
-        tally = Tally(slot_counts(reader, run.run_key))
-    tally.reused = tally.by_state[SlotState.SELECTED]
-    on_start(coordinator, tally)
     is_whole = False
     try:
-        _record_prices(ledger, run, description)
+        _record_prices(ledger, run, description)  # which may let slots wait, so the tally comes after it
+        with ledger.reading() as reader:
+            tally = Tally(slot_counts(reader, run.run_key))
+        tally.reused = tally.by_state[SlotState.SELECTED]
+        on_start(coordinator, tally)
         how = _execution(ledger, session, concurrency, slots_max)
         is_whole = await Executor(ledger, coordinator, how, tally=tally, stop=switch).execute()
     finally:
@@ -248,7 +248,8 @@ def _take_over_limits(ledger: Ledger, run: RunRow, description: Description) -> 
         _take_over_budgets(ledger, run, description, seen=then["budgets"])
     changes = compare(stored_identity(run), description.identity)
     lines = [str(change) for change in changes if change.section is Section.LIMITS]
-    ledger.write(lambda tx: change_settings(tx, run.run_key, settings, lines))
+    has_other_prices = then.get("prices") != now.get("prices")
+    ledger.write(lambda tx: change_settings(tx, run.run_key, settings, lines, has_other_prices=has_other_prices))
 
 
 def _take_over_budgets(ledger: Ledger, run: RunRow, description: Description, *, seen: object) -> None:

@@ -43,7 +43,7 @@ from .turn_ends import TurnEnds
 from .unanswered_turns import UnansweredTurns
 
 if TYPE_CHECKING:
-    from .executor import Execution
+    from .executor import Execution, VariantSide
 
 __all__ = ["TurnSteps"]
 
@@ -280,10 +280,11 @@ class TurnSteps:
 
     # What came.
 
-    async def _sent_again(self, talk: Talk, call: CallToRepeat, key: DispatchKey) -> Came:
+    async def _sent_again(self, talk: Talk, side: VariantSide, call: CallToRepeat, key: DispatchKey) -> Came:
+        """``side`` has what its intent has set aside: that is durable, and the target is asked for no bound now."""
         assert not isinstance(talk.message, Missing)
-        asking, prepared = talk.asking_now(talk.message), stored_request(call)
-        return await self._exchanged(talk, attrs.evolve(asking, side=bounded(asking.side, prepared)), prepared, key)
+        asking = attrs.evolve(talk.asking_now(talk.message), side=side)
+        return await self._exchanged(talk, asking, stored_request(call), key)
 
     async def _exchanged(self, talk: Talk, asking: Asking, prepared: Prepared, key: DispatchKey) -> Came:
         deadline = min(time.monotonic() + self._deadline_seconds, talk.ends)

@@ -7,10 +7,12 @@ keeps nothing can go on so; for any other the turn is settled, and the conversat
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
 from ..ledger import attempts
+from ..ledger.canonical import printable
 from ..ledger.coordinators import Coordinator
 from ..ledger.crashpoints import crashpoint
 from ..ledger.ledger import Ledger
@@ -25,15 +27,18 @@ from .conversations import Said
 from .ended import Ended
 from .protocols import MISSING, Missing, Outcome, QueryAnswer, QueryState
 from .query_steps import QuerySteps, leave_unknown, never_landed, stored_request
-from .request_bounds import bounded
+from .request_bounds import UNBOUNDED, bounded
 from .retry_policy import RetryPolicy
 from .stopping import StopSwitch
 from .talks import Talk
 from .tally import Tally
 
+if TYPE_CHECKING:
+    from .executor import VariantSide
+
 __all__ = ["UnansweredTurns"]
 
-Exchange = Callable[[Talk, CallToRepeat, DispatchKey], Awaitable[Ended | Waiting | None]]
+Exchange: TypeAlias = "Callable[[Talk, VariantSide, CallToRepeat, DispatchKey], Awaitable[Ended | Waiting | None]]"
 
 
 class UnansweredTurns:
@@ -81,7 +86,10 @@ class UnansweredTurns:
         if call.key_until_us is not None and now_us >= call.key_until_us:
             return await self._leave_unknown(talk, "key.expired")
         key = DispatchKey(self._run_key, talk.slot.slot_no, call.attempt_no, call.call_id, call.dispatch_no)
-        side = bounded(talk.asking.side, stored_request(call))
+        try:
+            side = bounded(talk.asking.side, stored_request(call))
+        except Exception as problem:  # noqa: BLE001 - one slot's fault must not stop the others
+            return await self._leave_unknown(talk, UNBOUNDED, printable(str(problem)))
         crashpoint("dispatch.intent.before")
         with unless_settled(self._ledger, self._run_key, talk.slot):
             begun = await self._ledger.write_async(
@@ -90,7 +98,7 @@ class UnansweredTurns:
             )
         self._tally.move(SlotState.PENDING, SlotState.IN_FLIGHT)
         crashpoint("dispatch.intent.committed")
-        return await self._exchange(talk, call, begun.key)
+        return await self._exchange(talk, side, call, begun.key)
 
     async def _query(self, talk: Talk, call: CallToRepeat | None) -> Ended | Waiting | None:
         if call is None:
@@ -148,9 +156,9 @@ class UnansweredTurns:
     def _may_go_on(self, talk: Talk) -> bool:
         return talk.is_live or not talk.keeps_state
 
-    async def _leave_unknown(self, talk: Talk, reason: str) -> Ended:
+    async def _leave_unknown(self, talk: Talk, reason: str, undecided: str | None = None) -> Ended:
         with unless_settled(self._ledger, self._run_key, talk.slot):
-            return await leave_unknown(self._ledger, self._coordinator, self._tally, talk.slot, reason)
+            return await leave_unknown(self._ledger, self._coordinator, self._tally, talk.slot, reason, undecided)
 
     def _key_of(self, talk: Talk, call: CallToRepeat) -> DispatchKey:
         return DispatchKey(self._run_key, talk.slot.slot_no, call.attempt_no, call.call_id, call.dispatch_no)

@@ -11,15 +11,32 @@ import attrs
 import pytest
 
 from tallystick._wiring import ADAPTERS
+from tallystick.ledger.budgets import amend_bound
+from tallystick.ledger.checks import require_sound
 from tallystick.ledger.errors import WorkOrderInvalid
 from tallystick.ledger.ledger import Ledger
-from tallystick.ledger.states import DispatchState, SlotState
+from tallystick.ledger.run_settings import change_prices
+from tallystick.ledger.states import BudgetKind, DispatchState, IfUnknown, SlotState
 from tallystick.runner.descriptions import describe
-from tallystick.runner.protocols import Outcome, Prepared, Usage
+from tallystick.runner.device_protocols import Resuming
+from tallystick.runner.protocols import Dispatching, Outcome, Prepared, Turn, Usage
 from tallystick.runner.results import NextMove
+from tallystick.runner.sessions import find_or_create
 from tests.unit.runner.benches import OnBench
-from tests.unit.runner.scripted import ANSWERED, REFUSED, UNKNOWN, Scripted, always, execute, in_turn, order_of
+from tests.unit.runner.scripted import (
+    ANSWERED,
+    REFUSED,
+    UNKNOWN,
+    Scripted,
+    again,
+    always,
+    execute,
+    in_turn,
+    order_of,
+    page,
+)
 from tests.unit.runner.scripted import held_and_settled as budgets_of
+from tests.unit.runner.talker import Talker, talks
 
 
 @pytest.fixture
@@ -88,6 +105,83 @@ def test_a_request_whose_bound_cannot_be_told_is_not_sent_and_no_other_is_kept_f
         ((reason, message),) = reader.rows("SELECT reason, message FROM attempts WHERE state = 'failed'")
     assert reason == "request.not_prepared"
     assert "cannot tell how much of the budget of tokens this request can use" in message
+
+
+@attrs.define(eq=False)
+class Speaking(Talker):
+    """A `Talker` that tells what each turn can use, as long as it can."""
+
+    bounded_units: frozenset[str] = frozenset({"tokens"})
+    is_told: bool = True
+
+    def bounds_of(self, prepared: Prepared) -> Mapping[str, int]:
+        return {"tokens": 100} if self.is_told else {}
+
+
+async def unknown_at_first(target: Scripted, dispatching: Dispatching) -> Outcome:
+    """The first send takes with it what its request could use at most."""
+    assert isinstance(target, Telling)
+    if len(target.asked) > 1:
+        return ANSWERED
+    target.untold = frozenset({0})
+    return UNKNOWN
+
+
+def test_a_resend_whose_bound_is_lost_is_held_back_alone_until_it_has_one(ledger: Ledger) -> None:
+    target = Telling(unknown_at_first, IfUnknown.RESEND)
+    order = order_of(target, cases=2, budgets={"tokens": 1000}, concurrency=1)
+    session = find_or_create(ledger, describe(order, ADAPTERS))
+    outcome = again(ledger, session)
+    assert (outcome.counts[SlotState.SELECTED], outcome.counts[SlotState.UNKNOWN]) == (1, 1)
+    assert (outcome.next, page(ledger, outcome).reason, page(ledger, outcome).next_step) == (
+        NextMove.FUND, "budget", "resend",
+    )  # fmt: skip
+    assert len(target.asked) == 2
+    require_sound(ledger)
+    target.untold = frozenset()
+    ledger.write(lambda tx: change_prices(tx, 1, [], "prices: none -> some"))
+    assert again(ledger, session).counts[SlotState.SELECTED] == 2
+    assert [one.request_id for one in target.asked].count(target.asked[0].request_id) == 2
+    require_sound(ledger)
+
+
+@pytest.mark.parametrize("resuming", [Resuming.HISTORY, Resuming.CHECKPOINT])
+def test_a_turn_whose_bound_is_lost_before_it_is_sent_again_is_held_back_alone(
+    ledger: Ledger, resuming: Resuming
+) -> None:
+    async def rule(target: Talker, turn: Turn) -> Outcome | None:
+        assert isinstance(target, Speaking)
+        target.is_told = len(target.asked) > 1
+        return None if target.is_told else UNKNOWN
+
+    target = Speaking(resuming, rule, IfUnknown.RESEND)
+    session = find_or_create(ledger, describe(talks(target, "a", "b", budgets={"tokens": 1000}), ADAPTERS))
+    outcome = again(ledger, session)
+    assert (page(ledger, outcome).state, page(ledger, outcome).reason) == ("unknown", "budget")
+    assert len(target.asked) == 1
+    bound = {"kind": BudgetKind.HARD, "bound": 50, "reason": "it is known now", "made_by": "me"}
+    ledger.write(lambda tx: amend_bound(tx, 1, 1, **bound))  # type: ignore[arg-type]
+    again(ledger, session)
+    assert [turn for _, turn, _ in target.asked][:2] == [1, 1]
+    require_sound(ledger)
+
+
+def test_a_turn_is_sent_again_under_the_bound_that_its_intent_has_committed(ledger: Ledger) -> None:
+    """Between the intent and the send nothing is asked of the target, which may have forgotten its bounds by then."""
+
+    class Forgetful(Speaking):
+        left = 2
+
+        def bounds_of(self, prepared: Prepared) -> Mapping[str, int]:
+            self.left -= 1
+            return {"tokens": 100} if self.left >= 0 else {}
+
+    async def rule(target: Talker, turn: Turn) -> Outcome | None:
+        return UNKNOWN if len(target.asked) == 1 else None
+
+    target = Forgetful(Resuming.HISTORY, rule, IfUnknown.RESEND)
+    outcome = again(ledger, find_or_create(ledger, describe(talks(target, "a", budgets={"tokens": 1000}), ADAPTERS)))
+    assert outcome.counts[SlotState.SELECTED] == 1
 
 
 TOLD = "budgets.usd: a hard budget of usd needs the most that one dispatch can use, and {who} cannot tell it"
