@@ -10,6 +10,7 @@ import attrs
 
 from .._wiring import ADAPTERS
 from ..ledger.coordinators import Coordinator, refuse_busy
+from ..ledger.custody import refuse_moved_away
 from ..ledger.errors import LedgerMissing, RunNotFound
 from ..ledger.ledger import Ledger
 from ..ledger.run_reads import RunRow, find_run, newest_of_name, newest_unfinished, run_by_digest, unfinished_of_name
@@ -121,7 +122,7 @@ def named_or_newest(ledger: Ledger, run: str | None, *, is_changed: bool = False
 
 
 def _known_run(path: Path, description: Description, *, new: bool) -> RunRow | None:
-    """The run that ``run`` would go on with, if there is one; raises IdentityChanged as `find_or_create` will."""
+    """The run that ``run`` would go on with, if there is one; refuses at once what `find_or_create` will refuse."""
     with contextlib.ExitStack() as stack:
         try:
             ledger = stack.enter_context(Ledger.open(path))
@@ -132,6 +133,8 @@ def _known_run(path: Path, description: Description, *, new: bool) -> RunRow | N
         with ledger.reading() as reader:
             found = run_by_digest(reader, description.digest)
             other = None if found else unfinished_of_name(reader, description.order.name)
+            if found is None:
+                refuse_moved_away(reader, description.digest)
         if other is not None:
             refuse_changes(other.run_id, compare(_identity_of(other), description.identity))
         return found
