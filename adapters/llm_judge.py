@@ -186,6 +186,11 @@ class LlmJudge(TargetJudge):
             "type": "object", "properties": properties, "required": [*properties], "additionalProperties": False,
         }  # fmt: skip
 
+    @property
+    def gives_pass(self) -> bool:
+        """Whether it says pass or fail: on a scale it is asked for a score alone, and ``pass_at`` says what passes."""
+        return self.scale is None or self._table.pass_at is not None
+
     def use_prices(self, prices: PriceTable) -> None:
         """Take the prices of the work order, where the judge's own table has none."""
         self.prices = self.prices or prices

@@ -70,6 +70,11 @@ class RuleJudge:
         return self.kind not in _SLOW
 
     @property
+    def gives_pass(self) -> bool:
+        """Whether it says more than a score."""
+        return self.scale is None or self._options.get("at_least") is not None
+
+    @property
     def is_bounded(self) -> bool:
         """Whether its time is bounded, so that nothing has to be recorded before it is asked."""
         return True

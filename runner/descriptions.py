@@ -36,7 +36,7 @@ from .work_order_build import Maker, build_judges, build_targets
 from .work_order_conversation import conversation_limits
 from .work_order_device import device_table
 from .work_order_execution import execution_table
-from .work_order_gates import gates_table
+from .work_order_gates import gates_table, refuse_unreachable_gates
 from .work_order_judges import JudgeSettings, settings_of_judges
 
 __all__ = [
@@ -100,6 +100,7 @@ class Description:
 def describe(order: WorkOrder, adapters: Adapters) -> Description:
     """Find and check everything that the work order names; raises a UsageError at the first fault."""
     order, targets, judges = _built(order, adapters)
+    refuse_unreachable_gates(order.gates, judges, source=order.source)
     user = build_user(order, adapters.user)
     talk = build_conversation(order, user, path=adapters.path)
     turns, missing = [0], [0]

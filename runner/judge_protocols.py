@@ -15,7 +15,16 @@ from ..ledger.states import IfUnknown
 from ..ledger.verdicts import NoVerdictReason
 from .protocols import Dispatching, Missing, NoVerdict, Observed, Outcome, Prepared, Verdict
 
-__all__ = ["NEEDS", "NEEDS_MEANING", "CallingJudge", "is_calling", "is_known_need", "lacking", "needs_of"]
+__all__ = [
+    "NEEDS",
+    "NEEDS_MEANING",
+    "CallingJudge",
+    "gives_pass",
+    "is_calling",
+    "is_known_need",
+    "lacking",
+    "needs_of",
+]
 
 NEEDS: Final = ("expected", "context", "retrieval", "tool_calls")
 """What a judge can need by name; ``evidence.NAME`` is any other evidence of that name."""
@@ -33,7 +42,8 @@ class CallingJudge(Protocol):
 
     Serves one event loop at a time, between `open` and `close`. ``parser`` is the name and version of what reads its
     replies (``json_verdict/1``), and part of its identity. ``wire_sends_max`` is how many wire requests one dispatch
-    may be.
+    may be. A judge that gives scores alone may say so by ``gives_pass = False``: what wants passes of it is then
+    refused before it is asked.
     """
 
     @property
@@ -84,6 +94,11 @@ class CallingJudge(Protocol):
 def is_calling(judge: object) -> bool:
     """Whether the judge's verdicts cost calls that the ledger records."""
     return callable(getattr(judge, "dispatch", None))
+
+
+def gives_pass(judge: object) -> bool:
+    """Whether a verdict of the judge can be pass or fail; a judge that only gives scores says so (``gives_pass``)."""
+    return bool(getattr(judge, "gives_pass", True))
 
 
 def is_known_need(need: str) -> bool:

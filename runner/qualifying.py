@@ -23,6 +23,7 @@ from .descriptions import Adapters, describe
 from .evaluation_reports import evaluation_end
 from .evaluations import SessionEnd, describe_judge_order, find_or_create_evaluation, run_evaluation
 from .judge_orders import JudgeOrder
+from .judge_protocols import gives_pass
 from .labelled import Labelled
 from .protocols import Judge
 from .qualification import unmet
@@ -82,6 +83,8 @@ def _refuse_unfit_labels(labelled: Labelled, judge: Judge) -> None:
     scores = sorted(labels - {"pass", "fail"}, key=float)
     if scores and judge.scale is None:
         raise _no_scores(judge.name)
+    if len(scores) < len(labels) and not gives_pass(judge):
+        raise _no_passes(judge.name)
     off = [text for text in scores if judge.scale and not judge.scale[0] <= float(text) <= judge.scale[1]]
     if off and judge.scale:
         raise UsageError(
@@ -94,6 +97,13 @@ def _refuse_unfit_labels(labelled: Labelled, judge: Judge) -> None:
 def _no_scores(judge: str) -> UsageError:
     return UsageError(
         f"the labels are scores, and the judge {judge} gives none", "give it a scale, or label with pass and fail"
+    )
+
+
+def _no_passes(judge: str) -> UsageError:
+    return UsageError(
+        f"the labels are pass and fail, and the judge {judge} gives scores",
+        "give it the least score that passes (pass_at, or at_least of a similarity), or label with scores",
     )
 
 
@@ -219,10 +229,7 @@ def _verdict_as(label: str, passed: int | None, score: str | None, judge: str) -
     """The verdict in the label's own kind: pass or fail, or a score."""
     if label in ("pass", "fail"):
         if passed is None:
-            raise UsageError(
-                f"the labels are pass and fail, and the judge {judge} gives scores",
-                "give it pass_at, or label with scores",
-            )
+            raise _no_passes(judge)
         return "pass" if passed else "fail"
     if score is None:
         raise _no_scores(judge)

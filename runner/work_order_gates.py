@@ -11,11 +11,13 @@ import attrs
 from ..ledger.canonical import JsonValue
 from .amounts import nanousd, usd_text
 from .errors import AmountInvalid
+from .judge_protocols import gives_pass
+from .protocols import Judge
 from .words import nearest
 from .work_order_files import Place
 from .work_order_models import GatesTable, check
 
-__all__ = ["EVERY_JUDGE", "GatesSpec", "gates_table", "read_gates"]
+__all__ = ["EVERY_JUDGE", "GatesSpec", "gates_table", "read_gates", "refuse_unreachable_gates"]
 
 EVERY_JUDGE: Final = ""
 """The key of a limit that is the same for every judge."""
@@ -62,6 +64,17 @@ def read_gates(
     limits: dict[str, Any] = {key: _by_judge(getattr(table, key), judges, place.at(key)) for key in _BY_JUDGE}
     plain = table.model_dump(exclude={*_BY_JUDGE, "max_usd"})
     return GatesSpec(**plain, **limits, max_nanousd=_money(table.max_usd, place.at("max_usd")))
+
+
+def refuse_unreachable_gates(spec: GatesSpec | None, judges: Sequence[Judge], *, source: str) -> None:
+    """Refuse a share of passes wanted of a judge that only gives scores: it would be found out after all is paid."""
+    for name in () if spec is None else spec.min_pass_rate:
+        for judge in judges:
+            if name in (EVERY_JUDGE, judge.name) and not gives_pass(judge):
+                Place(source).at("gates", "min_pass_rate", *([name] if name else [])).refuse(
+                    f"the judge {judge.name} gives scores and passes nothing",
+                    "Give it the least score that passes (pass_at, or at_least of a similarity), or say min_score",
+                )
 
 
 def gates_table(spec: GatesSpec) -> dict[str, JsonValue]:

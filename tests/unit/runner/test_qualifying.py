@@ -13,14 +13,16 @@ import pytest
 
 from tallystick._wiring import ADAPTERS
 from tallystick.ledger.checks import check_ledger
-from tallystick.ledger.errors import CaseFileInvalid, UsageError
+from tallystick.ledger.errors import CaseFileInvalid, UsageError, WorkOrderInvalid
 from tallystick.ledger.ledger import Ledger
+from tallystick.runner.descriptions import describe
 from tallystick.runner.judge_orders import JudgeOrder
 from tallystick.runner.labelled import load_labelled
 from tallystick.runner.protocols import Dispatching, NoVerdict, Observed, Outcome, Verdict
 from tallystick.runner.qualification_models import QualifyEnd
 from tallystick.runner.qualifying import qualify
 from tallystick.runner.stopping import StopSwitch
+from tests.unit.runner.scripted import ANSWERED, Scripted, always, order_of
 from tests.unit.runner.scripted_judge import PASSED, ScriptedJudge, a_run, judge, judge_always
 
 
@@ -131,7 +133,7 @@ def test_scores_are_compared_with_scores(ledger: Ledger, tmp_path: Path) -> None
     assert end.judges[0].confusion == {"0.5": {"0.5": 1}, "1.0": {"0.0": 1, "1.0": 1}}
 
 
-@pytest.mark.parametrize(("row", "told"), [((1, True), "Give it pass_at"), (("pass", 1), "Give it a scale")])
+@pytest.mark.parametrize(("row", "told"), [((1, True), "Give it the least score"), (("pass", 1), "Give it a scale")])
 def test_labels_that_no_verdict_can_be_are_refused(ledger: Ledger, tmp_path: Path, row: Any, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         held(ledger, write(tmp_path, row), Reader(scale=(0.0, 1.0)))
@@ -155,6 +157,38 @@ def test_labels_that_do_not_fit_a_judge_are_refused_before_it_is_asked(
     assert asking.asked == []
     with ledger.reading() as reader:
         assert reader.rows("SELECT count(*) FROM runs") == [(0,)]
+
+
+LLM = {"kind": "llm", "url": "http://127.0.0.1:1/v1", "model": "m", "rubric": "r", "scale": [0, 1]}
+ONLY_SCORES: list[dict[str, Any]] = [
+    LLM, {**LLM, "labels": {"good": 1.0, "bad": 0.0}}, {"kind": "similarity", "name": "llm"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("table", ONLY_SCORES, ids=["json", "words", "similarity"])
+def test_pass_and_fail_are_no_labels_for_a_judge_that_only_gives_scores(
+    ledger: Ledger, tmp_path: Path, table: dict[str, Any]
+) -> None:
+    path = write(tmp_path, ("x", 1), ("y", "fail"))
+    with pytest.raises(UsageError, match="the labels are pass and fail, and the judge llm gives scores") as caught:
+        held(ledger, path, table)
+    assert "\n" not in str(caught.value)
+    with ledger.reading() as reader:
+        assert reader.rows("SELECT count(*) FROM runs") == [(0,)]
+
+
+@pytest.mark.parametrize("table", ONLY_SCORES, ids=["json", "words", "similarity"])
+@pytest.mark.parametrize("limit", [0.9, {"llm": 0.9}])
+def test_no_gate_wants_passes_of_a_judge_that_only_gives_scores(table: dict[str, Any], limit: Any) -> None:
+    def described(**more: Any) -> object:
+        judges = [{**table, **more}]
+        return describe(order_of(Scripted(always(ANSWERED)), judges=judges, gates={"min_pass_rate": limit}), ADAPTERS)
+
+    with pytest.raises(WorkOrderInvalid, match="the judge llm gives scores and passes nothing") as caught:
+        described()
+    assert "gates.min_pass_rate" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert described(**({"at_least": 0.5} if table["kind"] == "similarity" else {"pass_at": 0.5}))
 
 
 def test_each_judge_may_have_labels_of_its_own(ledger: Ledger, tmp_path: Path) -> None:
