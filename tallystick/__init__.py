@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         WorkOrderInvalid,
     )
     from .ledger.verdicts import NoVerdictReason
+    from .runner.errors import GuardDeadlock
     from .runner.judge_orders import JudgeOrder, load_judge_order
     from .runner.protocols import MISSING, Case, Exchange, Judge, NoVerdict, Target, Turn, Usage, User, Verdict
     from .runner.results import ExitStatus, NextMove, RunOutcome
@@ -95,6 +96,7 @@ __all__ = [
     "ExitStatus",
     "Failed",
     "Guard",
+    "GuardDeadlock",
     "GuardKeyChanged",
     "GuardSummary",
     "Http",
@@ -215,6 +217,7 @@ _HOMES = {
     ".judging_api": ("evaluate", "evaluate_async", "qualify", "qualify_async"),
     ".ledger.verdicts": ("NoVerdictReason",),
     ".runner.work_order_cases": ("cases",),
+    ".runner.errors": ("GuardDeadlock",),
     ".runner.judge_orders": ("JudgeOrder", "load_judge_order"),
     ".runner.protocols": (
         "MISSING",

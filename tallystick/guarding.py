@@ -16,7 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -27,6 +27,7 @@ from .adapters.key_meanings import meaning_of_call
 from .adapters.python_outcomes import outcome_of_exception, outcome_of_value
 from .guard_budget import Budget, GuardSummary
 from .guard_mapping import GuardMapping
+from .guard_waits import claim, holding_up_the_loop, inside, leave, refuse_own, waiting
 from .ledger.errors import LedgerClosed, UsageError
 from .ledger.growing import newest_of_name
 from .ledger.ledger import Ledger
@@ -47,8 +48,6 @@ StrPath = str | os.PathLike[str]
 _POLICIES: Final = (IfUnknown.KEEP, IfUnknown.REPEAT, IfUnknown.RESEND)
 _CONCURRENCY: Final = 32
 _LOOK_SECONDS: Final = 0.005
-# The calls that this thread or task is inside of, each by its run and key: to wait for one of them would be for ever.
-_INSIDE: Final[ContextVar[tuple[tuple[str, str], ...]]] = ContextVar("tallystick_guard_inside", default=())
 
 
 def guard(
@@ -149,25 +148,22 @@ class Guard:
         if is_async(function):
             return self._call_async(asked, function, args, keywords)
         run = self._entered()
-        _refuse_inside(run, asked)
-        while not run.claim(asked.key):
-            threading.Event().wait(_LOOK_SECONDS)  # another thread is at this very key
+        if not claim(run, asked.key):
+            _wait_for(run, asked.key)
         try:
             done, known = run.look([asked])
             if asked.key in done:
                 return self._reused(done[asked.key])
             return self._made(run, asked, run.begin(asked, known.get(asked.key)), function, args, keywords)
         finally:
-            run.leave(asked.key)
+            leave(run, asked.key)
 
     async def _call_async(
         self, asked: KeyAsked, function: Callable[..., Any], args: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Any:
         run = self._entered()
-        _refuse_inside(run, asked)
-        # Threads hold keys too, and no event of a loop may be set from one.
-        while not run.claim(asked.key):  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_SECONDS)
+        if not claim(run, asked.key, is_async=True):
+            await _wait_for_async(run, asked.key)
         try:
             done, known = run.look([asked])
             if asked.key in done:
@@ -175,7 +171,7 @@ class Guard:
             underway = await run.begin_async(asked, known.get(asked.key))
             return await self._made_async(run, asked, underway, function, args, keywords)
         finally:
-            run.leave(asked.key)
+            leave(run, asked.key)
 
     def _made(
         self, run: GuardRun, asked: KeyAsked, underway: Underway, function: Callable[..., Any], args: Sequence[Any],
@@ -241,36 +237,39 @@ class Guard:
             return self._map_async(work, function, concurrency)
         work.prepare_all()
         if work.left:
-            count = min(concurrency, len(work.left))
-            others = [
-                threading.Thread(
-                    target=copy_context().run, args=(self._work_beside, work, function), name="tallystick-guard"
-                )
-                for _ in range(count - 1)
-            ]
-            for thread in others:
-                thread.start()
-            try:
-                self._work(work, function)
-            except BaseException:
-                work.stop()
-                raise
-            finally:
-                for thread in others:
-                    thread.join()
+            with holding_up_the_loop():
+                self._work_on_threads(work, function, min(concurrency, len(work.left)))
         return work.results()
+
+    def _work_on_threads(self, work: GuardMapping, function: Callable[[Any], Any], count: int) -> None:
+        others = [
+            threading.Thread(
+                target=copy_context().run, args=(self._work_beside, work, function), name="tallystick-guard"
+            )
+            for _ in range(count - 1)
+        ]
+        for thread in others:
+            thread.start()
+        try:
+            self._work(work, function)
+        except BaseException:
+            work.stop()
+            raise
+        finally:
+            for thread in others:
+                thread.join()
 
     def _work(self, work: GuardMapping, function: Callable[[Any], Any]) -> None:
         for asked, item, known in work:
             try:
-                if not work.run.claim(asked.key):
+                if not claim(work.run, asked.key):
                     work.put(asked, self.call(asked.key, function, item))  # somebody else of this script is at it
                     continue
                 try:
                     underway = work.run.begin(asked, known)
                     work.put(asked, self._made(work.run, asked, underway, function, (item,), {}))
                 finally:
-                    work.run.leave(asked.key)
+                    leave(work.run, asked.key)
             except Exception as problem:  # noqa: BLE001 - raised by `results`, or given back
                 work.fail(asked, problem)
 
@@ -297,14 +296,14 @@ class Guard:
     async def _work_async(self, work: GuardMapping, function: Callable[[Any], Any]) -> None:
         for asked, item, known in work:
             try:
-                if not work.run.claim(asked.key):
+                if not claim(work.run, asked.key, is_async=True):
                     work.put(asked, await self._call_async(asked, function, (item,), {}))
                     continue
                 try:
                     underway = await work.run.begin_async(asked, known)
                     work.put(asked, await self._made_async(work.run, asked, underway, function, (item,), {}))
                 finally:
-                    work.run.leave(asked.key)
+                    leave(work.run, asked.key)
             except Exception as problem:  # noqa: BLE001 - raised by `results`, or given back
                 work.fail(asked, problem)
 
@@ -356,17 +355,27 @@ def _key_of(item: Any, key: Callable[[Any], str | int] | None) -> str | int:
 def _inside(run: GuardRun, underway: Underway) -> Iterator[None]:
     """While the function is called: what `request_id` tells it, and that its key is being asked for."""
     dispatch = current_dispatch.set(_dispatching(run, underway))
-    keys = _INSIDE.set((*_INSIDE.get(), (run.coordinator.run_id, underway.key)))
     try:
-        yield
+        with inside(run, underway.key):
+            yield
     finally:
-        _INSIDE.reset(keys)
         current_dispatch.reset(dispatch)
 
 
-def _refuse_inside(run: GuardRun, asked: KeyAsked) -> None:
-    if (run.coordinator.run_id, asked.key) in _INSIDE.get():
-        raise UsageError(f'key "{asked.key}" is asked for inside of its own call', "give the inner call another key")
+def _wait_for(run: GuardRun, key: str) -> None:
+    """Until nobody else is at the key; a call takes as long as it takes, and one that waits for this one is refused."""
+    refuse_own(run, key)
+    with waiting(run, key):
+        while not claim(run, key):
+            threading.Event().wait(_LOOK_SECONDS)
+
+
+async def _wait_for_async(run: GuardRun, key: str) -> None:
+    refuse_own(run, key)
+    with waiting(run, key, is_async=True):
+        # Threads hold keys too, and no event of a loop may be set from one.
+        while not claim(run, key, is_async=True):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _dispatching(run: GuardRun, underway: Underway) -> Dispatching:

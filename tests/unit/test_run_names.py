@@ -101,5 +101,5 @@ def test_a_gate_takes_its_baseline_in_every_form_too(
 ) -> None:
     _, ledger, run = held
     for other in (run, "bench", run.run_id, ledger.runs()[0]):
-        with pytest.raises(ts.UsageError, match="would compare default of run .* to itself"):
+        with pytest.raises(ts.UsageError, match=r"would compare default of run .* to itself"):
             ledger.gate(run, SLOWED, baseline=other)

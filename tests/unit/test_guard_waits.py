@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tallystick as ts
+from tallystick.guard_waits import _HOLDERS, _WANTED
+from tallystick.ledger.checks import check_ledger
+from tallystick.ledger.ledger import Ledger
+
+PATIENCE_SECONDS = 20
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "guard.db"
+    assert (dict(_HOLDERS), dict(_WANTED)) == ({}, {})
+    with Ledger.open(tmp_path / "guard.db") as ledger:
+        assert check_ledger(ledger) == []
+
+
+class Circle:
+    """Keys whose first call waits until each of them is under way and then asks for the next one; a second is plain."""
+
+    def __init__(self, guards: dict[str, ts.Guard]) -> None:
+        self.guards = guards
+        self.first = set(guards)
+        self.all_inside = threading.Barrier(len(guards), timeout=PATIENCE_SECONDS)
+
+    def after(self, key: str) -> str:
+        keys = list(self.guards)
+        return keys[(keys.index(key) + 1) % len(keys)]
+
+    def ask(self, key: str) -> Any:
+        return self.guards[key].call(key, self.work, key)
+
+    def work(self, key: str) -> Any:
+        if key not in self.first:
+            return key
+        self.first.discard(key)
+        self.all_inside.wait()
+        return [key, self.ask(self.after(key))]
+
+
+def ended(works: list[Callable[[], Any]]) -> list[Any]:
+    """What each came to on a thread of its own, or its exception; one that waits for ever is left behind."""
+    told: list[Future[Any]] = [Future() for _ in works]
+
+    def end(work: Callable[[], Any], future: Future[Any]) -> None:
+        try:
+            future.set_result(work())
+        except Exception as problem:
+            future.set_exception(problem)
+
+    for work, future in zip(works, told, strict=True):
+        threading.Thread(target=end, args=(work, future), daemon=True).start()
+    return [one.exception(PATIENCE_SECONDS) or one.result() for one in told]
+
+
+def deadlocks(found: list[Any]) -> list[ts.GuardDeadlock]:
+    return [one for one in found if isinstance(one, ts.GuardDeadlock)]
+
+
+@pytest.mark.parametrize("keys", ["ab", "abcd"])
+def test_threads_that_ask_for_each_others_keys_are_told_so_in_one_of_them(path: Path, keys: str) -> None:
+    with ts.guard("g", if_unknown="repeat", ledger=path) as guard:
+        circle = Circle(dict.fromkeys(keys, guard))
+        found = ended([lambda key=key: circle.ask(key) for key in keys])  # type: ignore[misc]
+        (told,) = deadlocks(found)
+        assert told.code == "guard.deadlock"
+        asking = keys[keys.index(told.key) - 1]
+        before = keys[keys.index(told.key) - 2]
+        assert f'key "{told.key}" is asked for inside of key "{asking}", which its own call waits for' in str(told)
+        assert ("by way of" in str(told)) is (len(keys) > 2)
+        assert found[keys.index(before)] == [before, asking]  # it waited for who was told, and called that key itself
+        assert guard.call(asking, circle.work, asking) == asking
+
+
+def test_two_guards_of_a_process_are_one_circle(path: Path, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        one = stack.enter_context(ts.guard("one", ledger=path))
+        two = stack.enter_context(ts.guard("two", ledger=tmp_path / "other.db"))
+        circle = Circle({"a": one, "b": two})
+        assert len(deadlocks(ended([lambda: circle.ask("a"), lambda: circle.ask("b")]))) == 1
+
+
+def test_items_of_a_map_that_ask_for_each_other_end_it_instead_of_waiting(path: Path) -> None:
+    with ts.guard("g", ledger=path) as guard:
+        circle = Circle({"a": guard, "b": guard})
+        (found,) = ended([lambda: guard.map(circle.work, ["a", "b"], concurrency=2, return_exceptions=True)])
+        assert len(deadlocks(found)) == 1
+
+
+def test_tasks_that_ask_for_each_others_keys_are_told_so_in_one_of_them(path: Path) -> None:
+    async def main() -> list[Any]:
+        inside, first = asyncio.Barrier(2), {"a", "b"}
+        async with ts.guard("g", ledger=path) as guard:
+
+            async def work(key: str) -> Any:
+                if key not in first:
+                    return key
+                first.discard(key)
+                await inside.wait()
+                other = "b" if key == "a" else "a"
+                # A task of its own, too, is inside of the call that it was begun in.
+                return await asyncio.create_task(guard.call(other, work, other))
+
+            asked = [guard.call(key, work, key) for key in ("a", "b")]
+            return await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), PATIENCE_SECONDS)
+
+    found = asyncio.run(main())
+    assert len(deadlocks(found)) == 1
+    assert {"a", "b"} & {one for one in found if isinstance(one, str)}
+
+
+def test_a_blocking_call_that_waits_for_a_task_of_its_own_loop_is_refused(path: Path) -> None:
+    async def main() -> None:
+        inside, go_on = asyncio.Event(), asyncio.Event()
+
+        async def work(key: str) -> str:
+            inside.set()
+            await go_on.wait()
+            return key
+
+        async with ts.guard("g", ledger=path) as guard:
+            task = asyncio.create_task(guard.call("a", work, "a"))
+            await inside.wait()
+            with pytest.raises(ts.GuardDeadlock, match=r"asyncio\.to_thread"):
+                guard.call("a", str, "a")
+            with pytest.raises(ts.GuardDeadlock, match="to_thread"):
+                guard.map(lambda key: guard.call("a", str, key), ["x", "y"], concurrency=2)
+            go_on.set()
+            assert await task == "a"
+
+    assert ended([lambda: asyncio.run(main())]) == [None]
+
+
+def test_a_wait_for_a_call_that_waits_for_nobody_is_no_deadlock(path: Path) -> None:
+    go_on = threading.Event()
+
+    def slow(key: str) -> str:
+        inside.wait()
+        assert go_on.wait(PATIENCE_SECONDS)
+        return key
+
+    inside = threading.Barrier(2, timeout=PATIENCE_SECONDS)
+    with ts.guard("g", ledger=path) as guard:
+
+        def outer() -> Any:
+            inside.wait()
+            go_on.set()
+            return guard.call("slow", slow, "slow")
+
+        found = ended([lambda: guard.call("slow", slow, "slow"), lambda: guard.call("outer", outer)])
+        assert found == ["slow", "slow"]
+
+
+def test_a_task_that_has_outlived_its_call_may_ask_for_that_calls_key(path: Path) -> None:
+    async def main() -> Any:
+        over = asyncio.Event()
+        tasks: list[asyncio.Task[Any]] = []
+        async with ts.guard("g", ledger=path) as guard:
+
+            async def later() -> Any:
+                await over.wait()
+                return await guard.call("a", begin)
+
+            async def begin() -> str:
+                tasks.append(asyncio.create_task(later()))
+                return "done"
+
+            await guard.call("a", begin)
+            over.set()
+            return await tasks[0]
+
+    assert asyncio.run(main()) == "done"
