@@ -5,6 +5,7 @@ Costs by the size of the ledger: it reads every row and every artifact file.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -94,12 +95,16 @@ class EventsRead:
 
 
 def read_events(reader: Reader, run_key: int) -> EventsRead:
-    """Go through the events of the only run, once; needs its own row and its variants, and nothing else."""
+    """Go through the events of the only run, once; needs its own row and its variants, and nothing else.
+
+    Where more is said to be planned than can be believed before its rows are there, nothing is known.
+    """
     bound: list[int] = []
-    try:
-        known = known_of(reader, run_key, _bound_events(reader, run_key, bound))
-    except MAKES_NO_SENSE:
-        known = None  # `differences` says what is wrong with them
+    known: Known | None = None
+    if reader.row("SELECT total(planned) FROM runs WHERE run_key = ?", (run_key,))[0] <= _PLANNED_EARLY_MAX:
+        # `differences` says what is wrong with events that make no sense.
+        with contextlib.suppress(*MAKES_NO_SENSE):
+            known = known_of(reader, run_key, _bound_events(reader, run_key, bound))
     count, others = reader.row("SELECT count(*), coalesce(sum(run_key <> ?), 0) FROM events", (run_key,))
     is_whole = known is not None and bound == [count] and not others
     return EventsRead(() if is_whole else tuple(_broken_chains(reader)), known)
@@ -132,6 +137,7 @@ def require_sound(ledger: Ledger) -> None:
         )
 
 
+_PLANNED_EARLY_MAX: Final = 2_000_000  # 34 MB
 _REBUILD: Final = "copy the file aside, restore the newest backup, and check the disk"
 
 

@@ -32,9 +32,13 @@ def differences(reader: Reader, known: Known | None = None) -> Iterator[str]:
 
     ``known`` is of one run; events of others are gone through here.
     """
-    for run_key, run_id in reader.rows(
-        "SELECT run_key, run_id FROM runs WHERE state NOT IN ('planning', 'importing') ORDER BY run_key"
+    for run_key, run_id, planned, found in reader.rows(
+        "SELECT r.run_key, r.run_id, r.planned, (SELECT count(*) FROM slots s WHERE s.run_key = r.run_key) FROM runs r"
+        " WHERE r.state NOT IN ('planning', 'importing') ORDER BY r.run_key"
     ):
+        if planned != found:  # a history takes as much memory as there are slots said to be
+            yield f"run {run_id} has {found} slots, and its plan says {planned}"
+            continue
         try:
             told = known if known is not None and known.history.run_key == run_key else known_of(reader, run_key)
             yield from (f"run {run_id} {what}" for what in _of_run(reader, told))

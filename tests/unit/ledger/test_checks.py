@@ -160,6 +160,11 @@ FAULTS: dict[str, tuple[str, ...]] = {
 }
 
 
+def test_a_plan_that_no_memory_holds_is_found_like_any_other(damaged: Callable[..., list[Finding]]) -> None:
+    found = damaged(f"UPDATE runs SET planned = {2**61}")
+    assert {"run.population", "events.history"} <= {finding.code for finding in found}
+
+
 @pytest.mark.parametrize("code", FAULTS)
 def test_each_fault_is_found(code: str, damaged: Callable[..., list[Finding]]) -> None:
     found = {finding.code: finding for finding in damaged(*FAULTS[code])}

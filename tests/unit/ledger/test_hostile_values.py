@@ -129,6 +129,7 @@ HARM: dict[str, Callable[[Forgery], object]] = {
     "what is told is not left out": spoil_manifest(
         lambda said: said["runs"][0].update(left_out=[{"rule": "answers", "texts": 1, "events": 1}])
     ),
+    "more planned than any memory holds": both("planned", 2**61),
     "less than no rows": spoil_manifest(lambda said: said["runs"][0]["rows"].update(slots=-1)),
     "a key of the manifest twice": lambda found: found.raw.update(
         {"manifest.json": b'{"format":"tallystick.snapshot/1",' + json.dumps(found.manifest).encode()[1:]}
