@@ -339,13 +339,12 @@ def leave_unknown(tx: Transaction, run_key: int, slot_no: int, *, reason: str, u
 
     With ``undecided``, a message, its next step stays until the reason goes away (`budgets.let_wait_again`).
     """
-    step = "next_step" if undecided is not None else "'new'"
     tx.move(
         "slot",
         "unknown",
-        f"UPDATE slots SET state = 'unknown', reason = ?, next_step = {step}, not_before_us = 0, suspect = 0"
-        " WHERE run_key = ? AND slot_no = ? AND state = 'pending' AND next_step <> 'new'",
-        (reason, run_key, slot_no),
+        "UPDATE slots SET state = 'unknown', reason = ?, next_step = CASE WHEN ? THEN next_step ELSE 'new' END,"
+        " not_before_us = 0, suspect = 0 WHERE run_key = ? AND slot_no = ? AND state = 'pending' AND next_step <> 'new'",
+        (reason, undecided is not None, run_key, slot_no),
     )
     body: dict[str, JsonValue] = {"slot": slot_no, "reason": reason}
     tx.event(run_key, "slot.unknown", body if undecided is None else {**body, "undecided": undecided})

@@ -8,6 +8,7 @@ from typing import Any, Final
 import attrs
 
 from .artifacts import ANSWER, bytes_of, text_of
+from .asked_waits import asked_to_wait_until
 from .canonical import canonical_text, escaped_text, unescaped_text
 from .case_reads import DispatchPage, JudgmentPage, dispatches_of, judgments_of
 from .ledger import Reader
@@ -21,7 +22,6 @@ __all__ = [
     "CasePage",
     "Score",
     "Unknown",
-    "asked_to_wait_until",
     "call_to_repeat",
     "case_page",
     "goes_on_at_us",
@@ -34,7 +34,6 @@ __all__ = [
 ]
 
 _DEATHS_MAX: Final = 1_000_000
-_DAY_US: Final = 86_400_000_000
 _PENDING = (
     "SELECT s.slot_no, s.variant_no, s.repetition, c.case_id, c.input, c.expected, c.metadata, s.attempts, s.next_step,"
     " s.not_before_us FROM slots s JOIN cases c ON c.run_key = s.run_key AND c.case_no = s.case_no"
@@ -102,20 +101,6 @@ def next_not_before(
 
 def _not_of(table: str, variants: Collection[int]) -> str:
     return f" AND {table}variant_no NOT IN ({', '.join(str(int(number)) for number in variants)})" if variants else ""
-
-
-def asked_to_wait_until(reader: Reader, run_key: int, *, now_us: int) -> dict[int, int]:
-    """Until when each variant's target asked to be left alone (``Retry-After``): instants that are still ahead.
-
-    A day at most: who asked for longer has it in the slot's own ``not_before_us``, and holds up no other for a year.
-    """
-    rows = reader.rows(
-        f"SELECT s.variant_no, max(d.ended_us + min(d.retry_after_us, {_DAY_US})) FROM dispatches d"
-        " JOIN calls c ON c.call_id = d.call_id JOIN slots s ON s.run_key = c.run_key AND s.slot_no = c.slot_no"
-        " WHERE d.run_key = ? AND d.ended_us > ? AND d.retry_after_us IS NOT NULL GROUP BY s.variant_no",
-        (run_key, now_us - _DAY_US),
-    )
-    return {variant_no: until for variant_no, until in rows if until > now_us}
 
 
 def goes_on_at_us(reader: Reader, run_key: int, *, now_us: int) -> int | None:

@@ -15,13 +15,13 @@ from typing import Any, Final
 import attrs
 
 from ..ledger import run_ends
+from ..ledger.asked_waits import asked_to_wait_until
 from ..ledger.coordinators import Coordinator
 from ..ledger.errors import BudgetExhausted, LeaseLost, TallystickError
 from ..ledger.host_claims import HostClaims
 from ..ledger.ledger import Ledger
 from ..ledger.records import Held, Hold, PendingSlot
 from ..ledger.run_reads import stop_asked
-from ..ledger.slot_reads import asked_to_wait_until
 from ..ledger.states import SlotState
 from .attempt_steps import AttemptSteps
 from .conversations import Conversation

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 import attrs
 
+from ..ledger.asked_waits import judges_asked_to_wait_until
 from ..ledger.canonical import parse_json, unescaped_text
 from ..ledger.crashpoints import crashpoint
 from ..ledger.evaluations import EvaluationRow
@@ -95,18 +96,28 @@ class JudgeSession:
         self._stop = stop
         self._on_given = on_given
         self._cache = VerdictCache(ledger, is_used=judging.uses_cache)
+        pace = Pace(judging.rate_per_second, stop)
+        self._go_on_waiting(pace)
         self._calls = JudgeCalls(
             ledger,
             holds={side.judge_no: side.holds for side in judging.sides},
             bounds={side.judge_no: side.bounds for side in judging.sides if side.bounds is not None},
             policy=judging.policy,
             deadline_seconds=judging.deadline_seconds,
-            pace=Pace(judging.rate_per_second, stop),
+            pace=pace,
             stop=stop,
         )
         self._waiting: list[OpenJudgment] = []
         self._feeds = [_Cursor(side.judge_no) for side in judging.sides if not is_instant(side.judge)]
         self._failure: BaseException | None = None
+
+    def _go_on_waiting(self, pace: Pace) -> None:
+        """A judge that asked an earlier session to wait is left alone until then by this one too."""
+        run_key, number, now_us = self._row.run_key, self._row.evaluation_no, self._ledger.clock.now_us()
+        with self._ledger.reading() as reader:
+            found = judges_asked_to_wait_until(reader, run_key, number, now_us=now_us)
+        for judge_no, until_us in found.items():
+            pace.hold(judge_no, (until_us - now_us) / 1e6)
 
     @property
     def dispatches(self) -> int:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
 
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.ledger import Ledger
-from tallystick.ledger.states import DispatchState, IfUnknown
+from tallystick.ledger.run_ends import retry
+from tallystick.ledger.states import DispatchState, IfUnknown, SlotState
 from tallystick.runner.protocols import Dispatching, Outcome, Usage
 from tallystick.runner.stopping import StopSwitch
-from tests.unit.runner.scripted import FAILED, REFUSED, UNKNOWN
+from tests.unit.runner.scripted import ANSWERED, FAILED, REFUSED, UNKNOWN, Scripted, execute, in_turn
 from tests.unit.runner.scripted_judge import (
     MALFORMED,
     PASSED,
@@ -105,6 +107,24 @@ def test_a_judge_that_asks_to_be_left_alone_for_a_year_is_not_waited_for(ledger:
     asking = ScriptedJudge(judge_in_turn(attrs.evolve(REFUSED, retry_after_seconds=31_536_000.0), PASSED))
     end = judge(ledger, a_run(ledger, cases=6), asking, concurrency=1)
     assert (end.next, end.exit_status, end.judges[0].no_verdict) == ("resume", 75, {"judge_unavailable": 1})
+    assert len(asking.asked) == 1
+
+
+@pytest.mark.parametrize("is_inline", [False, True])
+def test_what_a_judge_asked_for_holds_for_the_next_session_too_and_for_no_target(
+    ledger: Ledger, is_inline: bool
+) -> None:
+    asking = ScriptedJudge(judge_in_turn(attrs.evolve(REFUSED, retry_after_seconds=3600.0), PASSED))
+    target = Scripted(in_turn(ANSWERED, FAILED, ANSWERED))
+    inline: dict[str, Any] = {"judges": [asking]} if is_inline else {}
+    run = execute(ledger, target, cases=3, concurrency=1, **inline)
+    end: Any = run if is_inline else judge(ledger, run.run_id, asking, concurrency=1)
+    assert (end.exit_status, len(asking.asked)) == (75, 1)
+    ledger.write(lambda tx: retry(tx, 1, state="failed", reason=None))
+    again = execute(ledger, target, cases=3, concurrency=1, **inline)
+    assert again.counts[SlotState.SELECTED] == 3, "a target is not held back by what a judge asked for"
+    if not is_inline:
+        assert judge(ledger, run.run_id, asking, concurrency=1).exit_status == 75
     assert len(asking.asked) == 1
 
 
