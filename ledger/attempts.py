@@ -343,7 +343,8 @@ def leave_unknown(tx: Transaction, run_key: int, slot_no: int, *, reason: str, u
         "slot",
         "unknown",
         "UPDATE slots SET state = 'unknown', reason = ?, next_step = CASE WHEN ? THEN next_step ELSE 'new' END,"
-        " not_before_us = 0, suspect = 0 WHERE run_key = ? AND slot_no = ? AND state = 'pending' AND next_step <> 'new'",
+        " not_before_us = 0, suspect = 0"
+        " WHERE run_key = ? AND slot_no = ? AND state = 'pending' AND next_step <> 'new'",
         (reason, undecided is not None, run_key, slot_no),
     )
     body: dict[str, JsonValue] = {"slot": slot_no, "reason": reason}
