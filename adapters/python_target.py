@@ -253,9 +253,10 @@ class PythonTarget:
             if task is not None and task.cancelling():
                 raise
             return outcome_of_exception(raised)  # from a task of the function's own: nobody has cancelled this one
-        except (KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             raise
-        except BaseException as raised:  # noqa: BLE001 - a SystemExit in a task would end the whole loop
+        # A SystemExit in a task would end the whole loop. What closes this coroutine finds nobody who waits for it.
+        except BaseException as raised:  # noqa: BLE001
             return outcome_of_exception(raised)
 
     def _call_blocking(self, case: Case, more: Mapping[str, Any]) -> Outcome:
@@ -272,7 +273,7 @@ class PythonTarget:
                 self._query(request_id) if is_async(self._query) else await asyncio.to_thread(self._query, request_id)
             )
             return await answer if inspect.isawaitable(answer) else answer
-        except Exception as raised:  # noqa: BLE001 - a target's query may raise anything
+        except (Exception, SystemExit) as raised:  # noqa: BLE001 - a target's query may raise anything
             return QueryAnswer(QueryState.NO_PROOF, message=outcome_of_exception(raised).message)
 
     async def close(self) -> None:

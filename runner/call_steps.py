@@ -27,12 +27,13 @@ from .device_protocols import LEASE_LOST, REBOOTED, SESSION_LOST
 from .ended import Ended
 from .flights import Flight, FlightWatch
 from .late_answers import LateAnswers
-from .outcome_facts import facts_of, interrupted_outcome
+from .outcome_facts import facts_of, interrupted_outcome, said_of
 from .pacing import Pace
 from .protocols import MISSING, Dispatching, Outcome, Prepared, SlotView, WireProgress
 from .stopping import StopSwitch
 from .tally import Tally
 from .tenures import DeviceTenure
+from .thrown import go_if_closed
 
 if TYPE_CHECKING:
     from .executor import Execution, VariantSide
@@ -145,7 +146,8 @@ class CallSteps:
                 raise
             task.uncancel()
             outcome = interrupted_outcome(progress, reason=flight.broken_off, message="broken off")
-        except Exception as problem:  # noqa: BLE001 - an adapter's own fault is an outcome too
+        except (Exception, GeneratorExit) as problem:  # noqa: BLE001 - an adapter's own fault is an outcome too
+            go_if_closed(problem, task)
             outcome = _adapter_fault(progress, problem)
         finally:
             self._flights.remove(flight)
@@ -194,8 +196,7 @@ class CallSteps:
             lambda tx: attempts.refuse(tx, key, facts),
             undo=lambda tx, _: attempts.give_back(tx, key, Waiting(), reason="stopped"),
         )
-        said = f"{outcome.reason}: {outcome.message}" if outcome.message else str(outcome.reason)
-        self._tally.refuse(said, self._ledger.clock.now_us())
+        self._tally.refuse(said_of(outcome), self._ledger.clock.now_us())
         wait = self._policy.wait_seconds(key.dispatch_no, retry_after_seconds=outcome.retry_after_seconds)
         not_before_us = self._ledger.clock.now_us() + round(wait * 1e6)
         if outcome.reason in (LEASE_LOST, REBOOTED):
@@ -271,6 +272,7 @@ class CallSteps:
             return waiting
 
         waiting = await self._ledger.write_async(work)
+        self._tally.fail(said_of(sent.outcome), now_us)
         self._tally.move(SlotState.IN_FLIGHT, SlotState.PENDING if waiting else SlotState.FAILED)
         return Ended.WAITS_AGAIN if waiting else Ended.DONE
 
@@ -285,6 +287,7 @@ class CallSteps:
             # Evidence of an unknown outcome: it is kept once that is what the ledger says of it.
             if (answered := self._too_late.pop(key.call_id, None)) is not None:
                 self.late.arrived(key, answered, sent.began)
+        self._tally.fail(said_of(sent.outcome), self._ledger.clock.now_us())
         self._tally.move(SlotState.IN_FLIGHT, SlotState.PENDING if waiting else SlotState.UNKNOWN)
         crashpoint("dispatch.outcome.committed")
         return waiting
@@ -328,7 +331,7 @@ def as_failure(sent: Sent, reason: str, message: str) -> Sent:
     return attrs.evolve(sent, outcome=outcome)
 
 
-def _adapter_fault(progress: WireProgress, problem: Exception) -> Outcome:
+def _adapter_fault(progress: WireProgress, problem: BaseException) -> Outcome:
     message = f"the adapter raised {type(problem).__name__}: {problem}"
     state = DispatchState.FAILED if progress.bytes_sent == 0 else DispatchState.UNKNOWN
     return Outcome(state, "target.raised", message, bytes_sent=progress.bytes_sent)

@@ -31,12 +31,13 @@ from .ended import Ended
 from .flights import Flight, FlightWatch
 from .inline_judging import InlineJudging
 from .inner_calls import AttemptInnerCalls
-from .outcome_facts import facts_of
+from .outcome_facts import facts_of, said_of
 from .pacing import Pace
 from .protocols import Dispatching, Outcome, Prepared, Target, WireProgress
 from .query_steps import leave_unknown
 from .stopping import StopSwitch
 from .tally import Tally
+from .thrown import go_if_closed
 
 if TYPE_CHECKING:
     from .executor import Execution
@@ -147,7 +148,8 @@ class GuardedSteps:
                 raise
             task.uncancel()
             outcome = _broken_off(flight.broken_off, "broken off")
-        except Exception as problem:  # noqa: BLE001 - an adapter's own fault is an outcome too
+        except (Exception, GeneratorExit) as problem:  # noqa: BLE001 - an adapter's own fault is an outcome too
+            go_if_closed(problem, task)
             outcome = Outcome(DispatchState.FAILED, "target.raised", f"{type(problem).__name__}: {problem}")
         finally:
             self._flights.remove(flight)
@@ -214,6 +216,7 @@ class GuardedSteps:
             return end_broken(tx, acting.key, outcome, facts, policy=self._policy, is_ours=is_ours)
 
         state = await self._ledger.write_async(work)
+        self._tally.fail(said_of(outcome), self._ledger.clock.now_us())
         self._tally.move(SlotState.IN_FLIGHT, state)
         crashpoint("dispatch.outcome.committed")
         return Ended.WAITS_AGAIN if state is SlotState.PENDING else Ended.DONE

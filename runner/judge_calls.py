@@ -354,7 +354,7 @@ def _said_of(judge: CallingJudge, outcome: Outcome) -> tuple[Verdict | NoVerdict
 def _outcome_of(task: asyncio.Future[Outcome], progress: WireProgress) -> Outcome:
     try:
         return task.result()
-    except (Exception, asyncio.CancelledError) as problem:  # noqa: BLE001 - an adapter's own fault is an outcome, too
+    except (Exception, asyncio.CancelledError, GeneratorExit) as problem:  # noqa: BLE001 - an adapter's own fault is an outcome, too
         message = f"the judge raised {type(problem).__name__}: {problem}"
         state = DispatchState.FAILED if progress.bytes_sent == 0 else DispatchState.UNKNOWN
         return Outcome(state, "judge.raised", message, bytes_sent=progress.bytes_sent)

@@ -17,6 +17,7 @@ from ..ledger.records import JudgmentRow
 from ..ledger.verdicts import NoVerdictReason
 from .judge_protocols import lacking, needs_of
 from .protocols import Judge, NoVerdict, Observed
+from .thrown import go_if_closed
 from .verdict_rows import by_judge, judgment_row
 
 __all__ = ["ask", "ask_now", "evidence_digest_of", "is_instant", "judge_all", "judge_error"]
@@ -95,16 +96,17 @@ async def ask(judge: Judge, observed: Observed, deadline_seconds: float) -> obje
 
 async def _awaited(said: Awaitable[object]) -> object:
     """What an async judge says; it ends neither the loop nor the process, and cancels nobody but itself."""
+    task = asyncio.current_task()
     try:
         return by_judge(await said)
     except asyncio.CancelledError as problem:
-        task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
         return judge_error(problem)
-    except (KeyboardInterrupt, GeneratorExit):
+    except KeyboardInterrupt:
         raise
     except BaseException as problem:  # noqa: BLE001 - a SystemExit in a task would end the whole loop
+        go_if_closed(problem, task)
         return judge_error(problem)
 
 

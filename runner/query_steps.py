@@ -20,6 +20,7 @@ from .ended import Ended
 from .inline_judging import InlineJudging, case_of
 from .protocols import Outcome, Prepared, QueryAnswer, QueryState, SlotView, Target
 from .tally import Tally
+from .thrown import go_if_closed
 
 if TYPE_CHECKING:
     from .executor import Execution
@@ -57,10 +58,12 @@ class QuerySteps:
 
     async def ask(self, target: Target, call: CallToRepeat) -> QueryAnswer:
         """What the target says of the call; whatever goes wrong proves nothing."""
+        task = asyncio.current_task()
         try:
             async with asyncio.timeout(self._execution.deadline_seconds):
                 return await target.query(call.call_id, stored_request(call))
-        except Exception as problem:  # noqa: BLE001 - a query that fails proves nothing
+        except (Exception, GeneratorExit) as problem:  # noqa: BLE001 - a query that fails proves nothing
+            go_if_closed(problem, task)
             return QueryAnswer(QueryState.NO_PROOF, None, f"{type(problem).__name__}: {problem}")
 
     async def _landed(self, slot: PendingSlot, call: CallToRepeat, outcome: Outcome) -> Ended:

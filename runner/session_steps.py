@@ -15,6 +15,7 @@ from .device_protocols import CHECKPOINT_REFUSED, ConversationTarget
 from .ended import Ended
 from .protocols import Outcome
 from .talks import Talk
+from .thrown import go_if_closed
 from .turn_ends import TurnEnds
 from .work_order_conversation import ResumeAt
 
@@ -68,6 +69,7 @@ class SessionSteps:
         if talk.start.checkpoint is not None:
             with self._ledger.reading() as reader:
                 checkpoint = artifacts.get(reader, talk.start.checkpoint)
+        task = asyncio.current_task()
         try:
             async with asyncio.timeout(self._deadline_seconds):
                 return await target.begin_session(turn, checkpoint)
@@ -76,7 +78,8 @@ class SessionSteps:
             return Outcome(DispatchState.UNKNOWN, "session.deadline", told)
         except LedgerError:
             raise
-        except Exception as problem:  # noqa: BLE001 - an adapter's own fault is an outcome too
+        except (Exception, GeneratorExit) as problem:  # noqa: BLE001 - an adapter's own fault is an outcome too
+            go_if_closed(problem, task)
             return Outcome(DispatchState.FAILED, "target.raised", f"{type(problem).__name__}: {problem}")
 
     async def leave(self, talk: Talk) -> None:

@@ -22,6 +22,7 @@ from ..ledger.states import DispatchState
 from .device_protocols import REBOOTED, DeviceNeed, OpenRequest
 from .outcome_facts import facts_of
 from .protocols import Outcome, Prepared
+from .thrown import go_if_closed
 
 __all__ = ["DeviceTenure"]
 
@@ -116,13 +117,15 @@ class DeviceTenure:
         if self.is_lost:
             await self._ended(key, _NOT_SENT)
             self.refuse_if_lost()
+        task = asyncio.current_task()
         try:
             outcome = await send(made.call_id, held.fence)
         except asyncio.CancelledError:
             broken = Outcome(DispatchState.UNKNOWN, "cancelled", "broken off")
             await asyncio.shield(asyncio.ensure_future(self._ended(key, _facts(broken, began))))
             raise
-        except Exception as problem:  # noqa: BLE001 - an adapter's own fault is an outcome too
+        except (Exception, GeneratorExit) as problem:  # noqa: BLE001 - an adapter's own fault is an outcome too
+            go_if_closed(problem, task)
             outcome = Outcome(DispatchState.UNKNOWN, "target.raised", f"{type(problem).__name__}: {problem}")
         crashpoint("lease.call.sent")
         self.saw(outcome)

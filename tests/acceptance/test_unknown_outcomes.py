@@ -277,27 +277,28 @@ def test_c01_a_target_that_honours_keys_is_sent_the_same_key_again(site: Site) -
 # C17: killed between reservation and answer, again and again
 
 
+@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("point", ["dispatch.intent.committed", "dispatch.sent"])
 @pytest.mark.parametrize("if_unknown", ["keep", "repeat"])
 def test_c17_no_number_of_kills_leaks_a_reservation_or_passes_the_limit(
-    site: Site, point: str, if_unknown: str
+    site: Site, point: str, if_unknown: str, kills: int
 ) -> None:
-    limit = 5
+    limit = kills + 2
     site.order(
         http_order(
             site.service,
-            [case(name) for name in "abcdefgh"],
+            [case(f"c{number}") for number in range(limit + 3)],
             if_unknown=if_unknown,
             budgets={"dispatches": limit},
-            solitary_deaths_max=100,
+            solitary_deaths_max=200,
         )
     )
-    for _ in range(3):
+    for _ in range(kills):
         site.run(crashpoint=point).died_at_its_point()
         settled, outstanding = held(site)
         assert settled + outstanding <= limit
         check_invariants(site.ledger, site.requests(), at_rest=False)
     assert site.run().ended() == 6
-    assert held(site) == (2, 3), "each death holds what it may have spent, and nothing frees it by itself"
+    assert held(site) == (2, kills), "each death holds what it may have spent, and nothing frees it by itself"
     assert site.service.received() <= limit
     check_invariants(site.ledger, site.requests())

@@ -58,6 +58,7 @@ class ReadTimeout(Exception):
         (ValueError("no such\nmodel"), "failed", "python.exception", "ValueError: no such model"),
         (KeyError("x"), "failed", "python.exception", "KeyError: 'x'"),
         (SystemExit(3), "failed", "python.exception", "SystemExit: 3"),
+        (GeneratorExit("left"), "failed", "python.exception", "GeneratorExit: left"),
         (RuntimeError(), "failed", "python.exception", "RuntimeError"),
         (ConnectionRefusedError("port 1"), "failed", "python.exception", "ConnectionRefusedError: port 1"),
         (TimeoutError("slow"), "unknown", "python.broken_off", "TimeoutError: slow"),

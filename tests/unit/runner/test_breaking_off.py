@@ -12,9 +12,11 @@ from typing import Any
 import attrs
 import pytest
 
+import tallystick as ts
 from tallystick._wiring import ADAPTERS
 from tallystick.ledger import artifacts, budgets
 from tallystick.ledger.canonical import JsonValue
+from tallystick.ledger.checks import require_sound
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.records import Artifact
 from tallystick.ledger.slot_reads import case_page
@@ -293,3 +295,80 @@ def test_an_unknown_that_was_cancelled_stays_unknown(ledger: Ledger) -> None:
 
     asyncio.run(both())
     assert _page(ledger).attempts[0].dispatches[0].state == DispatchState.UNKNOWN
+
+
+# C17: whatever ends a call, and however often, its reservation is released or held as unknown, and never lost.
+
+MANY = 100
+
+
+async def _left(target: Scripted, dispatching: Dispatching) -> Outcome:
+    raise GeneratorExit("left")
+
+
+async def _sent_and_left(target: Scripted, dispatching: Dispatching) -> Outcome:
+    dispatching.progress.bytes_sent = 7
+    raise GeneratorExit("left")
+
+
+@ts.target
+async def _left_on_the_loop(case: ts.Case) -> None:
+    raise GeneratorExit("left")
+
+
+@ts.target
+def _left_in_a_thread(case: ts.Case) -> None:
+    raise GeneratorExit("left")
+
+
+@ts.target
+async def _left_guarded(case: ts.Case, http: ts.Http) -> None:
+    raise GeneratorExit("left")
+
+
+@pytest.mark.parametrize(
+    ("make", "becomes", "account"),
+    [
+        (lambda: Scripted(_left), SlotState.FAILED, (0, 0, 0)),
+        (lambda: Scripted(_sent_and_left), SlotState.UNKNOWN, (MANY, 0, 0)),
+        (lambda: _left_on_the_loop, SlotState.FAILED, (0, MANY, 0)),
+        (lambda: _left_in_a_thread, SlotState.FAILED, (0, MANY, 0)),
+        (lambda: _left_guarded, SlotState.FAILED, (0, 0, 0)),
+    ],
+    ids=["adapter", "adapter-sent", "async", "sync", "guarded"],
+)
+def test_c17_a_target_that_raises_generator_exit_ends_its_own_call_alone(
+    ledger: Ledger, make: Callable[[], Any], becomes: SlotState, account: tuple[int, int, int]
+) -> None:
+    outcome = execute(ledger, make(), cases=MANY, budgets={"dispatches": MANY}, concurrency=8)
+    assert outcome.counts[becomes] == MANY
+    assert held_and_settled(ledger) == [account]
+    require_sound(ledger)
+
+
+@pytest.mark.parametrize("bytes_sent", [0, 7])
+def test_c17_no_number_of_cancellations_leaks_a_reservation_or_passes_the_limit(
+    ledger: Ledger, bytes_sent: int
+) -> None:
+    began: list[asyncio.Event] = []
+
+    async def reply(target: Scripted, dispatching: Dispatching) -> Outcome:
+        dispatching.progress.bytes_sent = bytes_sent
+        if len(began) == MANY and began[-1].is_set():
+            return ANSWERED
+        began[-1].set()
+        await asyncio.Event().wait()
+        raise AssertionError("it was not cancelled")
+
+    session = _session(ledger, Scripted(reply, IfUnknown.REPEAT), budgets={"dispatches": MANY + 1})
+
+    async def again_and_again() -> RunOutcome:
+        for number in range(1, MANY + 1):
+            began.append(asyncio.Event())
+            async with _cancelled_once(began[-1], lambda: run_session(ledger, session)):
+                assert held_and_settled(ledger) == [(number if bytes_sent else 0, 0, 0)]
+        return await run_session(ledger, session)
+
+    assert asyncio.run(again_and_again()).counts[SlotState.SELECTED] == 1
+    assert held_and_settled(ledger) == [(MANY if bytes_sent else 0, 1, 0)]
+    require_sound(ledger)

@@ -346,7 +346,7 @@ def test_functions_are_asked_side_by_side_and_whatever_they_do_is_a_reason(ledge
     assert rows == [("abstained", "out_of_budget: mine")] * 2, "only the runner knows of budgets"
 
 
-@pytest.mark.parametrize("problem", [SystemExit(0), asyncio.CancelledError(), ValueError("no")])
+@pytest.mark.parametrize("problem", [SystemExit(0), asyncio.CancelledError(), GeneratorExit(), ValueError("no")])
 def test_an_async_judge_that_leaves_ends_neither_the_process_nor_the_evaluation(
     ledger: Ledger, problem: BaseException
 ) -> None:
