@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import attrs
 
-from .coordinators import coordinator_of, open_run, recover_in_flight
+from .coordinators import Coordinator, coordinator_of, open_run, recover_in_flight, refuse_busy, release_run
 from .crashpoints import crashpoint
 from .custody import elsewhere
 from .errors import ContentsLeftOut, RunBusy, RunNotFound, RunNotResumable, UsageError
+from .holders import dead_leases, let_go_of_run
 from .ledger import Ledger
 from .ledger_place import ledger_id
 from .processes import host_id
@@ -18,6 +20,23 @@ from .states import CustodyState, RunState
 from .transaction import Transaction
 
 __all__ = ["Adopted", "adopt", "begin_move", "end_move", "lose_custody"]
+
+
+_MOVING: Final = "moving"
+_MOVE_AGAIN: Final = "move it again"
+_IMPORT_AGAIN: Final = "import again"
+_HELD_BELOW: Final = "SELECT run_key, state FROM runs WHERE run_id = ? AND custody = 'held' AND custody_epoch < ?"
+
+
+@attrs.frozen
+class _Standing:
+    """A run that is to be moved."""
+
+    run_id: str
+    run_key: int
+    state: str
+    custody: str
+    epoch: int
 
 
 @attrs.frozen
@@ -49,25 +68,31 @@ def adopt(ledger: Ledger, run_id: str, *, reason: str, made_by: str) -> Adopted:
     return adopted
 
 
-def begin_move(ledger: Ledger, run_id: str) -> bool:
-    """Let nobody go on with the run here any more; says whether that had begun before. Durable when it returns.
+def begin_move(ledger: Ledger, run_ids: Sequence[str]) -> None:
+    """Let nobody go on with the runs here any more: with all of them, or with none. Durable when it returns.
 
-    Raises RunBusy while somebody executes it, CustodyElsewhere where it is not this ledger's.
+    One whose move has begun before stays as it is; what a process that died held of one is lost. Raises RunNotFound,
+    RunBusy while somebody executes one or holds something of it, CustodyElsewhere where one is not this ledger's.
     """
     # In a transaction, though it only reads: who writes has noticed whether the file was copied.
-    row = ledger.write(lambda tx: tx.row("SELECT state, custody FROM runs WHERE run_id = ?", (run_id,)))
-    if row is None:
-        raise RunNotFound(f"there is no run {run_id}", "list them with `tallystick runs`", run_id)
-    if row[1] == CustodyState.MOVING:
-        return True
-    if row[0] in (RunState.OPEN, RunState.FINISHED):
-        # To be its coordinator for an instant shows that nobody else is, and finds out what a dead one left.
-        held = open_run(ledger, run_id)
-        ledger.write(lambda tx: _begin_move(tx, run_id, held.lease_id))
-    else:
-        ledger.write(lambda tx: _begin_move(tx, run_id, None))
+    found = ledger.write(lambda tx: [_standing(tx, run_id) for run_id in run_ids])
+    leaving = [one for one in found if one.custody != CustodyState.MOVING]
+    for one in leaving:  # before anything is changed of any
+        refuse_busy(ledger, one.run_id)
+    dead = {one.run_key: dead_leases(ledger, one.run_key, then=_MOVE_AGAIN) for one in leaving}
+    held: dict[int, Coordinator] = {}
+    try:
+        for one in leaving:
+            if one.state in (RunState.OPEN, RunState.FINISHED):
+                # To be its coordinator for an instant shows that nobody else is, and finds out what a dead one left.
+                held[one.run_key] = open_run(ledger, one.run_id)
+        ledger.write(lambda tx: _begin_moves(tx, leaving, held, dead))
+    except BaseException:
+        if ledger.failure is None:
+            for hold in held.values():
+                ledger.write(lambda tx, hold=hold: release_run(tx, hold, reason=_MOVING, active_us=0))  # type: ignore[misc]
+        raise
     crashpoint("custody.moving")
-    return False
 
 
 def end_move(ledger: Ledger, run_ids: list[str]) -> None:
@@ -86,19 +111,21 @@ def end_move(ledger: Ledger, run_ids: list[str]) -> None:
 def lose_custody(ledger: Ledger, run_id: str, *, epoch: int, snapshot: str) -> bool:
     """Honour that somebody else has taken custody, with a higher epoch; says whether it was this ledger's.
 
-    Raises RunBusy while somebody executes the run here.
+    What a process that died held of the run is lost. Raises RunBusy while a living one executes it or holds something
+    of it here.
     """
+    with ledger.reading() as reader:
+        before = reader.row(_HELD_BELOW, (run_id, epoch))
+    if before is None:
+        return False
+    dead = dead_leases(ledger, before[0], then=_IMPORT_AGAIN)
 
     def work(tx: Transaction) -> bool:
-        row = tx.row(
-            "SELECT run_key, state FROM runs WHERE run_id = ? AND custody = 'held' AND custody_epoch < ?",
-            (run_id, epoch),
-        )
+        row = tx.row(_HELD_BELOW, (run_id, epoch))
         if row is None:
             return False
         run_key, state = row
-        if tx.row("SELECT 1 FROM leases WHERE run_key = ? AND state IN ('held', 'waiting')", (run_key,)) is not None:
-            raise RunBusy(f"something of run {run_id} is held here", "stop it, then import again", run_id)
+        let_go_of_run(tx, run_key, dead, then=_IMPORT_AGAIN)
         tx.event(run_key, "run.custody_lost", {"state": state, "epoch": epoch, "snapshot": snapshot})
         for new in (RunState.MOVING, RunState.MOVED):
             tx.change("UPDATE runs SET state = ?, custody = ?, custody_epoch = ? WHERE run_key = ?",
@@ -118,27 +145,45 @@ def _state_before(tx: Transaction, run_key: int) -> str:
     return str(said["state"])
 
 
-def _begin_move(tx: Transaction, run_id: str, lease_id: str | None) -> None:
-    run_key, state, custody, epoch = tx.row(
-        "SELECT run_key, state, custody, custody_epoch FROM runs WHERE run_id = ?", (run_id,)
-    )
-    if custody != CustodyState.HELD:
-        raise elsewhere(tx, run_id, custody)
-    if state not in (RunState.OPEN, RunState.FINISHED, RunState.CANCELLED):
-        raise RunNotResumable(f"run {run_id} is {state}", "wait until it is shown", run_id)
-    if lease_id is not None and not tx.change(
-        "UPDATE leases SET state = 'released', ended_us = ?, reason = 'moving' WHERE lease_id = ? AND state = 'held'",
-        (tx.now_us, lease_id),
+def _standing(tx: Transaction, run_id: str) -> _Standing:
+    """How a run stands that is to be moved; raises where it cannot be."""
+    row = tx.row("SELECT run_key, state, custody, custody_epoch FROM runs WHERE run_id = ?", (run_id,))
+    if row is None:
+        raise RunNotFound(f"there is no run {run_id}", "list them with `tallystick runs`", run_id)
+    found = _Standing(run_id, *row)
+    if found.custody not in (CustodyState.HELD, CustodyState.MOVING):
+        raise elsewhere(tx, run_id, found.custody)
+    if found.state not in (RunState.OPEN, RunState.FINISHED, RunState.CANCELLED, RunState.MOVING):
+        raise RunNotResumable(f"run {run_id} is {found.state}", "wait until it is shown", run_id)
+    return found
+
+
+def _begin_moves(
+    tx: Transaction,
+    leaving: Sequence[_Standing],
+    held: Mapping[int, Coordinator],
+    dead: Mapping[int, Sequence[str]],
+) -> None:
+    for run in leaving:
+        _begin_move(tx, run, held.get(run.run_key), dead[run.run_key])
+
+
+def _begin_move(tx: Transaction, run: _Standing, hold: Coordinator | None, dead: Sequence[str]) -> None:
+    now = _standing(tx, run.run_id)
+    if now.custody != CustodyState.HELD:
+        raise elsewhere(tx, run.run_id, now.custody)  # another process moves it
+    if hold is not None and not tx.change(
+        "UPDATE leases SET state = 'released', ended_us = ?, reason = ? WHERE lease_id = ? AND state = 'held'",
+        (tx.now_us, _MOVING, hold.lease_id),
     ):
-        raise RunBusy(f"run {run_id} was taken over meanwhile", "try again", run_id)
-    if tx.row("SELECT 1 FROM leases WHERE run_key = ? AND state IN ('held', 'waiting')", (run_key,)) is not None:
-        raise RunBusy(f"something of run {run_id} is still held", "stop what judges it or holds its devices", run_id)
-    if lease_id is not None:
-        tx.event(run_key, "run.left", {"worker": tx.worker_id, "reason": "moving", "active_us": 0})
+        raise RunBusy(f"run {run.run_id} was taken over meanwhile", "try again", run.run_id)
+    let_go_of_run(tx, run.run_key, dead, then=_MOVE_AGAIN)
+    if hold is not None:
+        tx.event(run.run_key, "run.left", {"worker": tx.worker_id, "reason": _MOVING, "active_us": 0})
     tx.move("run", RunState.MOVING, "UPDATE runs SET state = 'moving', custody = 'moving', custody_epoch = ?"
             " WHERE run_key = ? AND custody = 'held' AND state IN ('open', 'finished', 'cancelled')",
-            (epoch + 1, run_key))  # fmt: skip
-    tx.event(run_key, "run.moving", {"state": state, "epoch": epoch + 1, "ledger": ledger_id(tx)})
+            (now.epoch + 1, run.run_key))  # fmt: skip
+    tx.event(run.run_key, "run.moving", {"state": now.state, "epoch": now.epoch + 1, "ledger": ledger_id(tx)})
 
 
 def _adopt(tx: Transaction, run_id: str, reason: str, made_by: str, *, is_elsewhere: bool) -> Adopted:

@@ -1,4 +1,7 @@
-"""Moving runs away: nobody may go on with them, their snapshot is published, and then it alone may."""
+"""Moving runs away: nobody may go on with them, their snapshot is published, and then it alone may.
+
+Several are moved together: what refuses one of them has changed none.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from .custody_changes import begin_move, end_move
 from .errors import SnapshotInvalid, SnapshotNewer, UsageError
 from .ledger import Ledger
 from .publishing import refuse_taken
-from .snapshot_export import Exported, export_runs
+from .snapshot_export import Exported, export_runs, refuse_too_many
 from .snapshot_format import Manifest
 from .snapshot_verify import read_manifest
 from .states import CustodyState
@@ -29,8 +32,8 @@ def move_runs(ledger: Ledger, run_ids: Sequence[str], path: Path, *, force: bool
         return Exported(path, there.digest, path.stat().st_size, there)
     force = force or there is not None
     refuse_taken(path, force=force)
-    for run_id in wanted:
-        begin_move(ledger, run_id)
+    refuse_too_many(wanted)
+    begin_move(ledger, wanted)
     made = export_runs(ledger, wanted, path, custody="move", force=force)
     end_move(ledger, wanted)
     return made

@@ -7,6 +7,7 @@ ledger adds to a copy by judging it is *local*: it is no step of the run, and st
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
@@ -14,7 +15,7 @@ from typing import Any, Final
 import attrs
 
 from .custody import LOCAL_FROM
-from .errors import RefusedError, RunBusy, SnapshotDiverged
+from .errors import RunBusy, SnapshotDiverged
 from .ledger import Reader
 from .snapshot_format import RunEntry
 from .states import CustodyState, RunState
@@ -54,8 +55,8 @@ _OURS: Final = (
 def compare(ours: Reader, entry: RunEntry, theirs: Reader, their_key: int) -> Comparison:
     """What importing the run would make of it.
 
-    Raises SnapshotDiverged where it went on here and there, or there without custody, and RunBusy where another process
-    takes it in.
+    Raises SnapshotDiverged where it went on here and there, or there without custody, or where two copies were judged,
+    and RunBusy where another process takes it in.
     """
     row = ours.row(_OURS, (entry.run,))
     moves = entry.custody == "move"
@@ -77,12 +78,14 @@ def compare(ours: Reader, entry: RunEntry, theirs: Reader, their_key: int) -> Co
     is_owner = custody == CustodyState.HELD
     if is_behind or (is_owner and here.newest > shared):
         raise _diverged(entry, here, there, shared)
+    if here.newest > shared and there.has_local_after(shared):
+        raise _judged_twice(entry, here, there, shared)  # their evaluations would take the numbers of ours
     forward = attrs.evolve(told, became=Became.FORWARD)
     if is_owner and entry.epoch <= epoch:
         if not there.is_local_after(shared):
             raise _without_custody(entry, there, shared)
         return forward
-    becomes = CustodyState.HELD if moves and entry.epoch > epoch else CustodyState.COPY
+    becomes = CustodyState.HELD if moves and entry.epoch >= epoch else CustodyState.COPY
     return attrs.evolve(forward, custody=becomes, epoch=max(epoch, entry.epoch))
 
 
@@ -116,11 +119,19 @@ class _History:
         return f"{kind} at {at.isoformat(timespec='milliseconds').removesuffix('+00:00')}Z"
 
     def is_local_after(self, event_no: int) -> bool:
+        """Whether nothing but local evaluations follows."""
+        return all(self._after(event_no))
+
+    def has_local_after(self, event_no: int) -> bool:
+        """Whether something of local evaluations follows."""
+        return any(self._after(event_no))
+
+    def _after(self, event_no: int) -> Iterator[bool]:
         found = self.reader.each(
             "SELECT kind, body FROM events WHERE run_key = ? AND event_no > ? ORDER BY event_no",
             (self.run_key, event_no),
         )
-        return all(is_local(kind, json.loads(body)) for kind, body in found)
+        return (is_local(kind, json.loads(body)) for kind, body in found)
 
 
 def _last_shared(one: _History, other: _History) -> int:
@@ -140,7 +151,16 @@ def _diverged(entry: RunEntry, here: _History, there: _History, shared: int) -> 
     )  # fmt: skip
 
 
-def _without_custody(entry: RunEntry, there: _History, shared: int) -> RefusedError:
+def _judged_twice(entry: RunEntry, here: _History, there: _History, shared: int) -> SnapshotDiverged:
+    first = shared + 1
+    return SnapshotDiverged(
+        f"run {entry.run} was judged in this copy and in another one, whose evaluations have the same numbers: event"
+        f" {first} is {here.told_at(first)} here and {there.told_at(first)} there",
+        "import it into a ledger of its own to look at it", entry.run, first,
+    )  # fmt: skip
+
+
+def _without_custody(entry: RunEntry, there: _History, shared: int) -> SnapshotDiverged:
     first = shared + 1
     return SnapshotDiverged(
         f"run {entry.run} is this ledger's to continue, and the snapshot went on with it all the same: event {first} is"

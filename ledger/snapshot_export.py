@@ -24,7 +24,7 @@ from .snapshot_redaction import Redaction, Rule, read_rules
 from .snapshot_slots import chosen_slots
 from .snapshot_writer import ChosenRun, SnapshotWriter
 
-__all__ = ["RUNS_MAX", "Exported", "export_runs"]
+__all__ = ["RUNS_MAX", "Exported", "export_runs", "refuse_too_many"]
 
 RUNS_MAX: Final = 1_000
 _RUN: Final = (
@@ -59,8 +59,7 @@ def export_runs(
     Raises RunNotFound, UsageError where the path is taken, LedgerDamaged where an artifact is not what was kept, and
     LedgerFailed where the disk fails; then nothing new lies at the path.
     """
-    if not 0 < len(set(run_ids)) <= RUNS_MAX:
-        raise UsageError(f"a snapshot holds 1 to {RUNS_MAX} runs, not {len(set(run_ids))}", "name other runs")
+    refuse_too_many(run_ids)
     what = _What(tuple(sorted(set(run_ids))), custody, tuple(slots), read_rules(redact))
     written, renamed = (lambda: crashpoint("export.written")), (lambda: crashpoint("export.renamed"))
     with published(path, force=force, written=written, renamed=renamed) as file:
@@ -73,6 +72,12 @@ def export_runs(
                 writer = _write_rows(file, reader, what)
         manifest, size = writer.finish(ledger.artifacts)
     return Exported(path, manifest.digest, size, manifest)
+
+
+def refuse_too_many(run_ids: Sequence[str]) -> None:
+    """Raise UsageError for more runs than a snapshot holds, or for none."""
+    if not 0 < len(set(run_ids)) <= RUNS_MAX:
+        raise UsageError(f"a snapshot holds 1 to {RUNS_MAX} runs, not {len(set(run_ids))}", "name other runs")
 
 
 @attrs.frozen

@@ -20,8 +20,8 @@ from .custody import LOCAL_FROM
 from .errors import RunBusy, SnapshotInvalid
 from .history import history_at
 from .history_budgets import budgets_by_replay
+from .holders import dead_leases, let_go_of_run
 from .ledger import Ledger, Reader
-from .processes import ProcessIdentity
 from .schema_rules import NEVER_CHANGED
 from .snapshot_compare import Comparison, is_local
 from .snapshot_format import RunEntry
@@ -33,6 +33,7 @@ __all__ = ["Forward", "prepare_forward"]
 
 _ROWS_PER_VIEW: Final = 20_000
 _SEPARATE: Final = ("runs", "events")
+_THEN: Final = "import again"
 _LOCAL_SPENDING: Final = (
     "SELECT 1 FROM calls c JOIN reservations s ON s.call_id = c.call_id"
     " WHERE c.owner = 'judgment' AND c.run_key = ? AND c.evaluation_no >= ? LIMIT 1"
@@ -68,12 +69,12 @@ class Forward:
         number, digest = tx.row(
             "SELECT event_no, hash FROM events WHERE run_key = ? ORDER BY event_no DESC LIMIT 1", (self.run_key,)
         )
-        for lease_id in self.dead:
-            tx.change("UPDATE leases SET state = 'lost', ended_us = ?, reason = 'its process died'"
-                      " WHERE lease_id = ? AND state = 'held'", (tx.now_us, lease_id))  # fmt: skip
-        held = tx.row("SELECT 1 FROM leases WHERE run_key = ? AND state IN ('held', 'waiting')", (self.run_key,))
-        if (number, bytes(digest)) != (self.comparison.ours, self.comparison.newest_hash) or held is not None:
-            raise _busy(self.entry.run, "another process")
+        let_go_of_run(tx, self.run_key, self.dead, then=_THEN)
+        if (number, bytes(digest)) != (self.comparison.ours, self.comparison.newest_hash):
+            raise RunBusy(
+                f"run {self.entry.run} has changed while its snapshot was compared", _THEN, self.entry.run,
+                "another process",
+            )  # fmt: skip
 
     def _write(self, tx: Transaction, table: Table) -> None:
         names = ", ".join(columns_of(table))
@@ -142,8 +143,7 @@ def prepare_forward(
     run_key, their_key = comparison.run_key, snapshot.run_key(entry)
     tables = [table for table in RUN_TABLES if table.name not in _SEPARATE]
     try:
-        with ledger.reading() as reader:
-            dead = _dead_leases(ledger, reader, run_key, entry.run)
+        dead = dead_leases(ledger, run_key, then=_THEN)
         for table in tables:
             new = _new_rows(ledger, snapshot, table, (run_key, their_key))
             snapshot.scratch.keep_aside(_aside(table, run_key), table.name, columns_of(table), new)
@@ -151,18 +151,6 @@ def prepare_forward(
     finally:
         for table in tables:
             snapshot.scratch.forget(_aside(table, run_key))
-
-
-def _dead_leases(ledger: Ledger, reader: Reader, run_key: int, run_id: str) -> tuple[str, ...]:
-    found = reader.rows(
-        "SELECT l.lease_id, l.worker_id, w.pid, w.start_ticks, w.boot_id, w.host, w.ended_us FROM leases l"
-        " LEFT JOIN workers w ON w.worker_id = l.worker_id WHERE l.run_key = ? AND l.state IN ('held', 'waiting')",
-        (run_key,),
-    )
-    for _, worker_id, *identity, ended_us in found:
-        if ended_us is None and not (worker_id and ledger.is_dead(worker_id, ProcessIdentity(*identity))):
-            raise _busy(run_id, f"process {identity[0]} (worker {worker_id})")
-    return tuple(row[0] for row in found)
 
 
 def _new_rows(
@@ -216,7 +204,3 @@ def _changed(table: str, key: list[Any]) -> SnapshotInvalid:
         f"the snapshot tells otherwise of {place} than this ledger, where that is never changed",
         "import it into a ledger of its own, or one that was exported without --slots and --redact", place=place,
     )  # fmt: skip
-
-
-def _busy(run_id: str, who: str) -> RunBusy:
-    return RunBusy(f"run {run_id} is in use by {who}", "wait for it, or stop it, then import again", run_id, who)

@@ -14,12 +14,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tallystick.ledger import artifacts, coordinators, lease_line, leases
+from tallystick.ledger.canonical import digest_of_value
 from tallystick.ledger.errors import BudgetExhausted, LeaseLost, LedgerError, RunBusy
+from tallystick.ledger.evaluation_holds import open_evaluation
+from tallystick.ledger.evaluations import EvaluationPlan, create_evaluation
 from tallystick.ledger.file_locks import LockFile, holder_pid
 from tallystick.ledger.host_claims import Claimed, HostClaims
 from tallystick.ledger.host_folder import host_folder
 from tallystick.ledger.lease_records import Blocked, DeviceAsk, Granted
 from tallystick.ledger.ledger import Ledger
+from tallystick.ledger.planning import JudgePlan
 from tallystick.ledger.snapshot_import import import_snapshot
 from tallystick.ledger.states import IfUnknown
 from tallystick.ledger.turnstile import Turnstile
@@ -128,6 +132,16 @@ def fork_and_wait(path: str, run_key: str) -> None:
         if child == 0:
             signal.pause()
         tell(child)
+        hear()
+
+
+def judge_and_wait(path: str, run_id: str) -> None:
+    """Hold an evaluation of the run."""
+    with Ledger.open(path) as ledger:
+        depends_on = digest_of_value({"judges": {"strict": [{}, 1]}})
+        plan = EvaluationPlan("theirs", "{}", depends_on, "{}", (JudgePlan("strict", "exact", "{}"),))
+        open_evaluation(ledger, ledger.write(lambda tx: create_evaluation(tx, run_id, plan)))
+        tell("judging")
         hear()
 
 

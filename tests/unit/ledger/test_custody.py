@@ -237,7 +237,7 @@ def test_a_move_that_died_before_it_could_say_that_it_was_done_is_done(ledger: L
 
 def test_a_move_that_broke_off_goes_on_and_replaces_only_its_own_file(ledger: Ledger, tmp_path: Path) -> None:
     run = full_run(ledger)
-    assert begin_move(ledger, run.run_id) is False
+    begin_move(ledger, [run.run_id])
     assert custody(ledger, run.run_id) == ("moving", "moving", 2)
     with pytest.raises(CustodyElsewhere, match="being moved away"):
         coordinators.open_run(ledger, run.run_id)
@@ -328,7 +328,7 @@ def test_a_renamed_file_is_still_the_same_ledger(tmp_path: Path) -> None:
 def test_a_move_that_was_under_way_in_a_copied_file_is_not_finished_by_the_copy(tmp_path: Path) -> None:
     with new_ledger(tmp_path, "was.db") as ledger:
         run = full_run(ledger)
-        begin_move(ledger, run.run_id)
+        begin_move(ledger, [run.run_id])
     shutil.copy(tmp_path / "was.db", tmp_path / "copied.db")
     with Ledger.open(tmp_path / "copied.db") as copied:
         with pytest.raises(CustodyElsewhere):

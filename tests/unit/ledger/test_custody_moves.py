@@ -1,0 +1,159 @@
+"""Moves that are refused, broken off or taken back, and what else a snapshot must not take from a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tallystick.ledger import coordinators, run_ends, snapshot_export
+from tallystick.ledger.custody_changes import adopt
+from tallystick.ledger.errors import (
+    RunBusy,
+    RunNotFound,
+    SnapshotDiverged,
+    UsageError,
+)
+from tallystick.ledger.ledger import Ledger
+from tallystick.ledger.moving import move_runs
+from tallystick.ledger.snapshot_import import import_snapshot
+from tests.unit.ledger.children import Child
+from tests.unit.ledger.factories import new_ledger, one
+from tests.unit.ledger.snapshots import exported, full_run, go_on
+from tests.unit.ledger.test_custody import carry, custody, sound
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Ledger]:
+    """A ledger in another folder."""
+    folder = tmp_path / "other"
+    folder.mkdir()
+    with new_ledger(folder) as opened:
+        yield opened
+
+
+def test_several_runs_are_moved_together_or_none_of_them(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, busy = full_run(ledger, name="free"), full_run(ledger, name="busy")
+    held = coordinators.open_run(ledger, busy.run_id)
+    monkeypatch.setattr(snapshot_export, "RUNS_MAX", 2)
+    for refused, others in ((RunBusy, [busy.run_id]), (RunNotFound, ["nothing"]), (UsageError, ["one", "more"])):
+        with pytest.raises(refused):
+            move_runs(ledger, [free.run_id, *others], tmp_path / "m.zip")
+        assert custody(ledger, free.run_id) == ("open", "held", 1)
+    ledger.write(lambda tx: coordinators.release_run(tx, held, reason="ended", active_us=0))
+    move_runs(ledger, [free.run_id, busy.run_id], tmp_path / "m.zip")
+    assert {custody(ledger, run.run_id)[0] for run in (free, busy)} == {"moved"}
+
+
+def test_a_move_that_is_refused_in_its_middle_holds_nothing_afterwards(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [full_run(ledger, name=name).run_id for name in ("first", "second")]
+    opened = coordinators.open_run
+
+    def busy_at_the_second(ledger: Ledger, run_id: str) -> Any:
+        """As if somebody had taken it just now."""
+        if run_id == sorted(runs)[1]:
+            raise RunBusy("it is busy", "wait", run_id)
+        return opened(ledger, run_id)
+
+    monkeypatch.setattr("tallystick.ledger.custody_changes.open_run", busy_at_the_second)
+    with pytest.raises(RunBusy, match="it is busy"):
+        move_runs(ledger, runs, tmp_path / "m.zip")
+    for run_id in runs:
+        assert custody(ledger, run_id) == ("open", "held", 1)
+        go_on(ledger, run_id)
+    sound(ledger)
+
+
+def test_a_run_that_was_given_up_is_so_when_its_move_is_taken_back(ledger: Ledger, tmp_path: Path) -> None:
+    run = full_run(ledger)
+    ledger.write(lambda tx: run_ends.abandon_run(tx, run.run_key, reason="r", made_by="me"))
+    made = move_runs(ledger, [run.run_id], tmp_path / "m.zip")
+    assert [entry.state for entry in made.manifest.runs] == ["cancelled"]
+    adopt(ledger, run.run_id, reason="the file was deleted unread", made_by="me")
+    assert custody(ledger, run.run_id) == ("cancelled", "held", 3)
+    sound(ledger)
+
+
+def test_what_the_dead_held_keeps_no_run_from_being_moved(ledger: Ledger, other: Ledger, tmp_path: Path) -> None:
+    run = full_run(ledger)
+    with Child("judge_and_wait", ledger.path, run.run_id) as judge:
+        assert judge.line() == "judging"
+        with pytest.raises(RunBusy, match=f"process {judge.pid} "):
+            move_runs(ledger, [run.run_id], tmp_path / "m.zip")
+        assert custody(ledger, run.run_id) == ("open", "held", 1)
+        go_on(ledger, run.run_id)
+    move_runs(ledger, [run.run_id], tmp_path / "m.zip")
+    import_snapshot(other, tmp_path / "m.zip")
+    sound(ledger, other)
+
+
+def test_what_the_dead_held_keeps_no_ledger_from_learning_that_a_run_was_adopted(
+    ledger: Ledger, other: Ledger, tmp_path: Path
+) -> None:
+    run = full_run(ledger)
+    carry(ledger, other, run.run_id, tmp_path)
+    adopt(other, run.run_id, reason="that machine is gone", made_by="me")
+    go_on(other, run.run_id)
+    with Child("coordinate_and_wait", ledger.path, run.run_id, "keep", 0, 8) as alive:  # it was not
+        assert alive.line()
+        with pytest.raises(RunBusy, match=f"process {alive.pid} "):
+            carry(other, ledger, run.run_id, tmp_path)
+        assert custody(ledger, run.run_id) == ("open", "held", 1)
+    with pytest.raises(SnapshotDiverged, match="goes on here no more"):
+        carry(other, ledger, run.run_id, tmp_path)
+    assert custody(ledger, run.run_id) == ("moved", "moved", 2)
+    sound(ledger)
+
+
+def test_the_file_of_a_move_gives_nothing_to_a_copy_that_knows_how_it_went_on(
+    ledger: Ledger, other: Ledger, tmp_path: Path
+) -> None:
+    run = full_run(ledger)
+    move_runs(ledger, [run.run_id], tmp_path / "m.zip")
+    import_snapshot(other, tmp_path / "m.zip")
+    go_on(other, run.run_id)
+    (tmp_path / "third").mkdir()
+    with new_ledger(tmp_path / "third") as third:
+        carry(other, third, run.run_id, tmp_path)
+        (told,) = import_snapshot(third, tmp_path / "m.zip").runs
+        assert (told.became, told.custody) == ("unchanged", "copy")
+        assert custody(third, run.run_id) == ("open", "copy", 2)
+
+
+def test_a_snapshot_tells_how_workers_of_others_have_ended_and_nothing_of_those_of_this_ledger(
+    ledger: Ledger, other: Ledger, tmp_path: Path
+) -> None:
+    run = full_run(ledger)
+    (tmp_path / "third").mkdir()
+    exported(ledger, run.run_id, tmp_path / "early.zip")
+    worker = "SELECT host <> '', ended_us, end_reason FROM workers WHERE worker_id = ?"
+    move_runs(ledger, [run.run_id], tmp_path / "there.zip")
+    import_snapshot(other, tmp_path / "there.zip")
+    assert one(other, worker, ledger.worker_id) == (0, None, None)
+    # As somebody says it who takes a living process for a dead one.
+    other.write(lambda tx: tx.change("UPDATE workers SET ended_us = 5, end_reason = 'died' WHERE host = ''", ()))
+    move_runs(other, [run.run_id], tmp_path / "back.zip")
+    import_snapshot(ledger, tmp_path / "back.zip")
+    assert one(ledger, worker, ledger.worker_id) == (1, None, None)
+    with new_ledger(tmp_path / "third") as third:
+        import_snapshot(third, tmp_path / "early.zip")
+        assert one(third, worker, ledger.worker_id) == (0, None, None)
+        carry(other, third, run.run_id, tmp_path)
+        assert one(third, worker, ledger.worker_id) == (0, 5, "died")
+
+
+def test_the_mark_of_a_fence_that_is_higher_here_than_in_a_snapshot_does_not_fall(
+    ledger: Ledger, other: Ledger, tmp_path: Path
+) -> None:
+    run = full_run(ledger)
+    mark = (f"run:{run.run_id}", 90)
+    other.write(lambda tx: tx.change("INSERT INTO fences (resource, high_water) VALUES (?, ?)", mark))
+    carry(ledger, other, run.run_id, tmp_path)
+    adopt(other, run.run_id, reason="r", made_by="me")
+    assert coordinators.open_run(other, run.run_id).fence == 91
