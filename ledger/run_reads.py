@@ -7,7 +7,7 @@ import attrs
 from .errors import RunAmbiguous, RunNotFound
 from .ledger import Reader
 from .records import EVALUATION_SCOPE, BudgetPlan
-from .schema import IN_TROUBLE
+from .schema import IN_TROUBLE, IN_TROUBLE_OF_S
 from .states import SlotState
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "newest_of_name",
     "newest_unfinished",
     "own_budgets_of",
+    "reason_example",
     "reused_count",
     "run_by_digest",
     "slot_counts",
@@ -205,6 +206,18 @@ def slot_reasons(reader: Reader, run_key: int) -> list[tuple[str, str, int]]:
             (run_key,),
         )
     ]
+
+
+def reason_example(reader: Reader, run_key: int, state: str, reason: str) -> str:
+    """What the newest attempt of the first slot that ended so was told; empty where none was told anything."""
+    row = reader.row(
+        "SELECT a.message FROM slots s JOIN attempts a"
+        " ON a.run_key = s.run_key AND a.slot_no = s.slot_no AND a.attempt_no = s.attempts"
+        f" WHERE s.run_key = ? AND {IN_TROUBLE_OF_S} AND s.state = ? AND coalesce(s.reason, '') = ?"
+        " AND a.message <> '' ORDER BY s.slot_no LIMIT 1",
+        (run_key, state, reason),
+    )
+    return "" if row is None else str(row[0])
 
 
 def budgets_of(reader: Reader, run_key: int) -> list[BudgetState]:

@@ -37,7 +37,7 @@ from ..ledger.records import Begun, DispatchFacts, DispatchKey, Intent
 from ..ledger.states import DispatchState, IfUnknown
 from ..ledger.transaction import Transaction
 from .inner_protocols import InnerRequest, InnerSend, Replayed
-from .outcome_facts import facts_of
+from .outcome_facts import facts_of, said_of
 from .protocols import Outcome
 from .retry_policy import RetryPolicy
 from .tally import Tally
@@ -335,6 +335,8 @@ class AttemptInnerCalls:
     def _ended(self, send: InnerSend, outcome: Outcome) -> None:
         crashpoint("dispatch.outcome.committed")
         with self._lock:
+            if outcome.state is not DispatchState.ANSWERED:
+                self._tally.fail(said_of(outcome), self._ledger.clock.now_us())
             match outcome.state:
                 case DispatchState.REFUSED:
                     self.refusal = Refusal(outcome.reason, outcome.message, outcome.retry_after_seconds)

@@ -9,7 +9,7 @@ from ..ledger.records import DispatchFacts
 from ..ledger.states import DispatchState
 from .protocols import MISSING, USAGE_MAX, Outcome, Usage, WireProgress
 
-__all__ = ["facts_of", "interrupted_outcome"]
+__all__ = ["facts_of", "interrupted_outcome", "said_of"]
 
 RAW_BYTES_MAX = 1 << 20
 
@@ -87,3 +87,8 @@ def _usage_text(usage: Usage) -> str | None:
     except (TypeError, ValueError) as problem:
         kept["problems"] = [*usage.problems, f"the reported usage is not JSON: {problem}"]
         return canonical_text(kept)
+
+
+def said_of(outcome: Outcome) -> str:
+    """Why there is no answer, in one text without a secret."""
+    return f"{outcome.reason}: {outcome.message}" if outcome.message else str(outcome.reason)

@@ -127,7 +127,7 @@ class Spent:
             self.add_dispatch(
                 one.state, one.dispatch_no, one.tokens_in, one.tokens_out, one.cost_nanousd, one.classes,
             )  # fmt: skip
-            self.wasted += one.state not in UNDECIDED
+            self.wasted += one.state not in UNDECIDED and not one.never_made
             self.replays += one.replay
         self.wasted -= len(useful)
 
@@ -168,6 +168,7 @@ class Figures:
     variant_nos: Sequence[int]
     set_at: int | None = None
     reasons: Counter[tuple[str, str]] = attrs.field(factory=Counter)
+    examples: dict[tuple[str, str], str] = attrs.field(factory=dict)
     spent: Spent = attrs.field(factory=Spent)
     variants: dict[int, VariantFigures] = attrs.field(factory=dict)
     pairs: dict[tuple[int, int], Counter[tuple[str, str]]] = attrs.field(factory=dict)
@@ -195,7 +196,10 @@ class Figures:
             elif not row.is_reused:
                 figures.silent += 1
         elif row.state not in (SlotState.PENDING, SlotState.IN_FLIGHT):
-            self.reasons[row.state, row.reason or ""] += 1
+            why = (row.state, row.reason or "")
+            self.reasons[why] += 1
+            if why not in self.examples and (newest := row.newest) is not None and newest.message:
+                self.examples[why] = newest.message
         if len(row.judgments) > 1:
             self._agree(row)
         is_inside = self.set_at is None or row.selected_at <= self.set_at

@@ -84,7 +84,8 @@ class TotalsPart(Part):
     So are tokens with ``unmetered_dispatches``. ``tokens_by_class`` parts them into disjoint classes (``input``,
     ``cache_read``, ``output``, ``reasoning``, …), as far as they were told apart.
     ``wasted_dispatches`` are those whose outcome is known and that gave no selected observation, or no verdict, where
-    they are judges'. ``replays`` are sends of conversations' turns that an earlier attempt had an answer to.
+    they are judges'; what never left, or was settled as not done, is none. ``replays`` are sends of conversations'
+    turns that an earlier attempt had an answer to.
     """
 
     attempts: int
@@ -115,9 +116,16 @@ class ScoreLine(Part):
 
 
 class ReasonLine(Part):
+    """Why there is no observation. ``example`` is what the newest attempt of one of them was told, without secrets.
+
+    ``remedy`` is what helps in general. Either may be empty.
+    """
+
     state: str
     reason: str
     count: int
+    example: str = ""
+    remedy: str = ""
 
 
 class UnknownPart(Part):

@@ -25,6 +25,7 @@ from ..ledger.states import SlotState
 from ..ledger.views import Views
 from .evaluation_reports import agreement_line
 from .instants import instant
+from .reason_lines import reason_line
 from .report_document import (
     EvaluationLine,
     GroupLine,
@@ -35,7 +36,7 @@ from .report_document import (
     VariantPopulation,
 )
 from .report_figures import Figures, JudgePart, population_of_counts
-from .report_models import FlagLine, ReasonLine
+from .report_models import FlagLine
 from .report_options import ReportOptions
 from .report_points import open_points
 from .report_slots import ListedSlot, metadata_of
@@ -215,7 +216,7 @@ def _summary(source: ReportSource, ledger: str, ledger_option: str) -> RunReport
         event=history.event_no, event_at=instant(history.at_us), slice=_slice(source, people.planned),
         population=people,
         reasons=[
-            ReasonLine(state=state, reason=reason, count=count)
+            reason_line(state, reason, count, figures.examples.get((state, reason), ""))
             for (state, reason), count in sorted(figures.reasons.items())
         ],
         evaluation=None if source.evaluation is None else _evaluation_line(source.reader, source.evaluation),

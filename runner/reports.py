@@ -23,6 +23,7 @@ from .device_outlooks import DeviceUse, devices_of_run
 from .instants import instant
 from .price_lines import by_class, price_lines
 from .protocols import GIVEN
+from .reason_lines import reason_line
 from .report_models import (
     Amount,
     BudgetLine,
@@ -63,6 +64,8 @@ __all__ = [
 
 STATUS_COUNTED_MAX: Final = 100_000
 """Up to how many planned observations ``status`` counts calls and verdicts; ``report`` always does."""
+
+_EXAMPLES_MAX: Final = 8
 
 
 def status_of(ledger: Ledger, run_id: str, *, ledger_option: str = "") -> RunStatus:
@@ -233,10 +236,7 @@ def _standing(
         "active_seconds": run.active_us / 1e6,
         "not_before": instant(not_before) if not_before else None,
         "population": people,
-        "reasons": [
-            ReasonLine(state=state, reason=reason, count=count)
-            for state, reason, count in run_reads.slot_reasons(reader, run.run_key)
-        ],
+        "reasons": _reasons(reader, run.run_key),
         "unknown": UnknownPart(count=sum(unknown.values()), reasons=unknown),
         "budgets": _budgets(reader, run),
         "totals": _totals(totals_of(reader, run.run_key)) if is_counted else None,
@@ -249,6 +249,13 @@ def _standing(
         "prices": price_lines(reader, run),
         "flags": _flags(reader, run) if is_counted else None,
     }
+
+
+def _reasons(reader: Reader, run_key: int) -> list[ReasonLine]:
+    found = run_reads.slot_reasons(reader, run_key)
+    told = sorted(found, key=lambda one: -one[2])[:_EXAMPLES_MAX]
+    examples = {(state, reason): run_reads.reason_example(reader, run_key, state, reason) for state, reason, _ in told}
+    return [reason_line(state, reason, count, examples.get((state, reason), "")) for state, reason, count in found]
 
 
 def _flags(reader: Reader, run: RunRow) -> list[FlagLine]:

@@ -22,8 +22,8 @@ class PassedOver:
 class Tally:
     """Slots by state, and what this session did. ``waits_for`` says of which devices it waits, and who has them.
 
-    ``trouble`` is what the newest refusal said, ``trouble_since_us`` the instant of the first one since the last
-    answer, None where there was none.
+    ``trouble`` is what the newest send without an answer said (``reason: message``; no secret), ``trouble_since_us``
+    the instant of the first one since the last answer, None where there was none.
     """
 
     by_state: dict[SlotState, int]
@@ -52,5 +52,9 @@ class Tally:
     def refuse(self, said: str, at_us: int) -> None:
         """Count a send that was refused, and remember why."""
         self.refused += 1
+        self.fail(said, at_us)
+
+    def fail(self, said: str, at_us: int) -> None:
+        """Remember why a send has no answer."""
         self.trouble = said
         self.trouble_since_us = at_us if self.trouble_since_us is None else self.trouble_since_us

@@ -54,6 +54,7 @@ class Display:
     async def _in_lines(self, tally: Tally) -> None:
         screen, pace = PlainScreen(sys.stderr), Pace(tally)
         said_stop, spoken, told = False, time.monotonic(), ""
+        reasons: set[str] = set()
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             if self._switch.is_asked and not said_stop:
@@ -62,6 +63,10 @@ class Display:
             waits = joined(list(tally.waits_for.values()))
             # A run that stands still for want of a device says so at once.
             is_new, told = bool(waits) and waits != told, waits
+            # So does one whose sends begin to fail, once for each reason.
+            if (reason := _reason(tally)) is not None and reason not in reasons:
+                reasons.add(reason)
+                is_new = True
             if is_new or time.monotonic() - spoken >= _PLAIN_SECONDS:
                 spoken = time.monotonic()
                 screen.line(joined(self._lines(tally, pace)))
@@ -118,19 +123,24 @@ def progress_lines(ledger: Ledger, run_key: int, tally: Tally, *, seconds_left: 
     ]  # fmt: skip
     head = joined([
         f"{_done(tally)} of {tally.planned} done", *counts,
-        f"waiting until {instant(until)}{_cause(tally)}" if waiting and until else "",
+        f"waiting until {instant(until)}" if waiting and until else "",
+        _trouble(tally),
         "" if seconds_left is None else f"about {duration(seconds_left)} left",
         *(f"waits for {device}" for device in tally.waits_for.values()),
     ])  # fmt: skip
     return [head, *(_budget(state) for state in states)]
 
 
-def _cause(tally: Tally) -> str:
-    """What was said by what is tried again, and since when nothing else."""
+def _trouble(tally: Tally) -> str:
+    """What the newest send without an answer said, and since when there was no other."""
     if tally.trouble_since_us is None:
         return ""
     said = tally.trouble if len(tally.trouble) <= _CAUSE_MAX else f"{tally.trouble[: _CAUSE_MAX - 1]}…"
-    return f" (refused since {instant(tally.trouble_since_us)}: {said})"
+    return f"no observation since {instant(tally.trouble_since_us)}: {said}"
+
+
+def _reason(tally: Tally) -> str | None:
+    return None if tally.trouble_since_us is None else tally.trouble.partition(":")[0]
 
 
 def _budget(state: Any) -> str:

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 from ..runner.device_outlooks import DeviceOutlook, DeviceUse, device_outlooks
-from ..runner.report_models import BudgetLine, PricesLine, RunEnd, RunStanding, RunStatus, TotalsPart
+from ..runner.report_models import BudgetLine, PricesLine, ReasonLine, RunEnd, RunStanding, RunStatus, TotalsPart
 from ..runner.results import NextMove
 from .screen import Screen, Tone
 from .words import (
@@ -43,6 +43,9 @@ __all__ = [
 ]
 
 _VARIANTS_SHOWN: Final = 8
+_REASONS_SHOWN: Final = 8
+_REMEDIES_SHOWN: Final = 3
+_EXAMPLE_SHOWN: Final = 200
 _ACTIONS = {
     "create": "a new run begins",
     "continue": "run {run} goes on",
@@ -261,12 +264,26 @@ def _figures(screen: Screen, found: RunStanding) -> None:
             for one in found.scores
         ]  # fmt: skip
         screen.table(["judge", "variant", ">passed", ">rate", ">mean", ">judged", "no verdict"], rows, title="scores")
-    if found.reasons:
-        reasons = [(one.count, one.state, one.reason) for one in found.reasons]
-        screen.table([">count", "state", "reason"], reasons, title="why there is no observation")
+    _why_not(screen, found.reasons)
     if found.budgets:
         show_budgets(screen, found.budgets)
     screen.pairs(totals_rows(found))
+
+
+def _why_not(screen: Screen, reasons: Sequence[ReasonLine]) -> None:
+    """The commonest reasons first, what was told of one of each, and what helps against the first of them."""
+    common = sorted(reasons, key=lambda one: -one.count)
+    rows = [(one.count, one.state, one.reason, _cut(one.example)) for one in common[:_REASONS_SHOWN]]
+    if rows:
+        screen.table([">count", "state", "reason", "for example"], rows, title="why there is no observation")
+    if left := common[_REASONS_SHOWN:]:
+        screen.line(f"  and {sum(one.count for one in left)} for {plural(len(left), 'more reason')}; --json lists them")
+    remedies = {one.reason: one.remedy for one in reversed(common[:_REMEDIES_SHOWN]) if one.remedy}
+    screen.pairs([("what helps", f"{reason}: {remedy}") for reason, remedy in reversed(remedies.items())])
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _EXAMPLE_SHOWN else f"{text[: _EXAMPLE_SHOWN - 1]}…"
 
 
 def show_budgets(screen: Screen, lines: Sequence[BudgetLine]) -> None:

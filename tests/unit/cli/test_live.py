@@ -53,14 +53,17 @@ def test_progress_says_until_when_everything_waits(project: Project) -> None:
         with ledger.reading() as reader:
             run_key = find_run(reader, "asked").run_key
             tally = Tally(slot_counts(reader, run_key))
+        tally.fail(f"http.status.401: {'x' * 400}", 1_750_000_000_000_000)
+        assert progress_lines(ledger, run_key, tally)[0].endswith(f"http.status.401: {'x' * 182}…")
+        tally.trouble_since_us = None
         tally.waits_until_us = ledger.clock.now_us() + 3_600_000_000
         assert "waiting until 20" in progress_lines(ledger, run_key, tally)[0]
         tally.refuse("connect.refused: nobody listens", 1_750_000_000_000_000)
         tally.refuse("http.status.503: too busy", 1_750_000_001_000_000)
-        said = "(refused since 2025-06-15T15:06:40.000Z: http.status.503: too busy)"
+        said = "no observation since 2025-06-15T15:06:40.000Z: http.status.503: too busy"
         assert said in progress_lines(ledger, run_key, tally)[0]
         tally.move(SlotState.PENDING, SlotState.SELECTED)
-        assert "refused since" not in progress_lines(ledger, run_key, tally)[0]
+        assert "no observation since" not in progress_lines(ledger, run_key, tally)[0]
         tally.move(SlotState.PENDING, SlotState.IN_FLIGHT)
         assert "waiting" not in progress_lines(ledger, run_key, tally)[0]
 
@@ -77,8 +80,9 @@ class Watched(io.StringIO):
         return super().write(text)
 
 
-def test_lines_say_at_once_for_which_device_a_run_stands_still(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_device", [True, False])
+def test_lines_say_at_once_for_which_device_a_run_stands_still_and_why_its_sends_fail(
+    project: Project, monkeypatch: pytest.MonkeyPatch, is_device: bool
 ) -> None:
     project.give("run", "order.toml", "--limit", 1)
     stream = Watched()
@@ -88,7 +92,10 @@ def test_lines_say_at_once_for_which_device_a_run_stands_still(
         with ledger.reading() as reader:
             run_key = find_run(reader, "asked").run_key
             tally = Tally(slot_counts(reader, run_key))
-        tally.waits_for["1"] = "atlas:SN-1, held by process 7"
+        if is_device:
+            tally.waits_for["1"] = "atlas:SN-1, held by process 7"
+        else:
+            tally.fail("http.status.401: no such key", 1_750_000_000_000_000)
 
         async def follow() -> None:
             display = Display(Settings(), ledger, run_key, StopSwitch(), grace_seconds=1)
@@ -98,7 +105,8 @@ def test_lines_say_at_once_for_which_device_a_run_stands_still(
             await display.end()
 
         asyncio.run(follow())
-    assert "waits for atlas:SN-1, held by process 7" in stream.getvalue()
+    told = "waits for atlas:SN-1, held by process 7" if is_device else "Z: http.status.401: no such key"
+    assert told in stream.getvalue()
 
 
 def test_durations_are_told_in_the_two_largest_units() -> None:
