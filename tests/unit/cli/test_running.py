@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -186,6 +188,56 @@ def test_failed_cases_end_with_3_and_can_be_retried_by_reason(project: Project) 
     again = project.give("resume", "asked", "--retry", f"failed:{reason['reason']}")
     assert again.status == 0
     assert project.calls == 6
+
+
+REFUSING = """
+version = 1
+name = "refusing"
+
+[cases]
+file = "cases.jsonl"
+
+[target]
+kind = "http"
+url = "{url}"
+json = {{ text = "{{{{input}}}}" }}
+headers = {{ Authorization = {{ env = "THE_KEY", prefix = "Bearer " }} }}
+"""
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """Takes no key, and says which one it was given."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = f"no such key: {self.headers['Authorization']}".encode()
+        self.send_response(401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None:
+        """Say nothing."""
+
+
+def test_a_run_that_the_service_takes_no_key_of_ends_with_what_it_said_and_what_helps(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THE_KEY", "sk-secret-1234567890")
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        project.write("order.toml", REFUSING.format(url=f"http://127.0.0.1:{server.server_port}/ask"))
+        done = project.give("run", "order.toml")
+        server.shutdown()
+        thread.join()
+    assert done.status == 3
+    assert re.search(r"3 +failed +http\.status\.401 +401, not JSON: no such key: Bearer \*\*\*", done.out)
+    assert "what helps  http.status.401: the service does not take the key: see the environment variable" in done.out
+    assert "sk-secret" not in done.out + done.err
+    assert "what helps" in project.give("status", "refusing").out
+    (line,) = project.give("status", "refusing", "--json").document["reasons"]
+    assert line["example"].endswith("no such key: Bearer ***")
 
 
 def test_a_full_budget_ends_with_6_and_an_amendment_goes_on(project: Project) -> None:
