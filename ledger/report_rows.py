@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from .artifacts import ANSWER, text_of
 from .history import STATE_TEXTS, RunHistory
 from .ledger import Reader
-from .report_sums import CLASSES
+from .report_sums import CLASSES, NEVER_MADE
 from .states import JudgmentState
 
 __all__ = [
@@ -51,7 +51,7 @@ _ATTEMPTS_ALONE: Final = (
 _DISPATCHES: Final = (
     "SELECT c.slot_no, c.attempt_no, c.call_id, d.dispatch_no, d.state, d.intended_us, d.ended_us, d.duration_us,"
     " d.bytes_sent, d.status, d.reason, d.message, d.settled_by, d.tokens_in, d.tokens_out, d.cost_nanousd, d.replay,"
-    f" {CLASSES}"
+    f" {CLASSES}, {NEVER_MADE}"
     " FROM calls c JOIN dispatches d ON d.call_id = c.call_id WHERE c.run_key = ? AND c.owner = 'attempt'"
     " AND c.reused_from IS NULL"  # what was sent for another run
     " AND c.slot_no > ? AND c.slot_no <= ? ORDER BY c.slot_no, c.attempt_no, c.position, d.dispatch_no"
@@ -104,7 +104,8 @@ class AttemptRow(NamedTuple):
 class DispatchRow(NamedTuple):
     """One send as it stood; of an unknown one only what was known when it was lost.
 
-    ``classes`` is JSON text of its tokens by class, None where they were not told apart.
+    ``classes`` is JSON text of its tokens by class, None where they were not told apart; ``never_made`` tells what
+    `NEVER_MADE` does.
     """
 
     attempt_no: int
@@ -124,6 +125,7 @@ class DispatchRow(NamedTuple):
     cost_nanousd: int | None
     replay: int
     classes: str | None = None
+    never_made: int | None = None
 
 
 class GivenJudgment(NamedTuple):
@@ -276,7 +278,7 @@ def _attempt(reader: Reader, history: RunHistory, row: Any) -> Any:
 
 
 def _open_dispatch(history: RunHistory, row: Any) -> DispatchRow:
-    _, attempt_no, call_id, dispatch_no, _, intended, *_, replay, _ = row
+    _, attempt_no, call_id, dispatch_no, _, intended, *_, replay, _, _ = row
     now = history.open_dispatches[call_id, dispatch_no]
     return DispatchRow(
         attempt_no, call_id, dispatch_no, now.state, intended, now.ended_us, now.duration_us, now.bytes_sent,

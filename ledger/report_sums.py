@@ -11,7 +11,15 @@ from .history import RunHistory
 from .ledger import Reader
 from .states import DispatchState
 
-__all__ = ["JudgeDispatch", "JudgeRow", "counted_at", "held_by_unknown_at", "judge_dispatches", "judge_rows"]
+__all__ = [
+    "NEVER_MADE",
+    "JudgeDispatch",
+    "JudgeRow",
+    "counted_at",
+    "held_by_unknown_at",
+    "judge_dispatches",
+    "judge_rows",
+]
 
 
 @attrs.frozen
@@ -37,6 +45,7 @@ class JudgeDispatch:
     tokens_out: int | None
     cost_nanousd: int | None
     classes: str | None = None
+    never_made: bool = False
 
 
 def judge_rows(reader: Reader, run_key: int, evaluation_no: int) -> list[JudgeRow]:
@@ -53,9 +62,11 @@ def judge_rows(reader: Reader, run_key: int, evaluation_no: int) -> list[JudgeRo
 
 CLASSES: Final = "iif(json_valid(d.usage), d.usage -> '$.classes', NULL)"
 """A dispatch's tokens by class as JSON text; another program may have written what is no JSON."""
+NEVER_MADE: Final = "d.state = 'refused' AND (d.bytes_sent = 0 OR d.settled_by <> 'wire')"
+"""Whether nothing was sent, or somebody has proven or declared that it was not done: such a send wasted nothing."""
 _BY_JUDGES: Final = (
     "SELECT c.call_id, d.dispatch_no, d.state, d.tokens_in, d.tokens_out, d.cost_nanousd,"
-    f" {CLASSES}, j.evaluation_no, j.judge_no, j.slot_no, j.attempt_no, j.sample_no FROM calls c"
+    f" {CLASSES}, {NEVER_MADE}, j.evaluation_no, j.judge_no, j.slot_no, j.attempt_no, j.sample_no FROM calls c"
     " JOIN dispatches d ON d.call_id = c.call_id"
     " LEFT JOIN judgments j ON j.run_key = c.run_key AND j.evaluation_no = c.evaluation_no AND j.judge_no = c.judge_no"
     " AND j.slot_no = c.slot_no AND j.attempt_no = c.attempt_no AND j.sample_no = c.sample_no"
@@ -66,7 +77,7 @@ _BY_JUDGES: Final = (
 
 def judge_dispatches(reader: Reader, history: RunHistory) -> Iterator[JudgeDispatch]:
     """Every send of the run's judges, of all evaluations."""
-    for call_id, dispatch_no, state, tokens_in, tokens_out, cost, classes, *judgment in reader.each(
+    for call_id, dispatch_no, state, tokens_in, tokens_out, cost, classes, unmade, *judgment in reader.each(
         _BY_JUDGES, (history.run_key,)
     ):
         key = (call_id, dispatch_no)
@@ -75,7 +86,7 @@ def judge_dispatches(reader: Reader, history: RunHistory) -> Iterator[JudgeDispa
             yield JudgeDispatch(dispatch_no, open_one.state, False, None, None, None)
         elif key not in history.later_dispatches:
             is_given = judgment[0] is not None and tuple(judgment) not in history.later_judgments
-            yield JudgeDispatch(dispatch_no, state, is_given, tokens_in, tokens_out, cost, classes)
+            yield JudgeDispatch(dispatch_no, state, is_given, tokens_in, tokens_out, cost, classes, bool(unmade))
 
 
 _OF_SELECTED: Final = (

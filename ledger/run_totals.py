@@ -7,6 +7,7 @@ from typing import Final
 import attrs
 
 from .ledger import Reader
+from .report_sums import NEVER_MADE
 
 __all__ = ["Totals", "judge_totals_of", "totals_of"]
 
@@ -16,10 +17,10 @@ class Totals:
     """What was sent and what is known of it; None is unknown.
 
     ``wasted`` counts dispatches that gave no selected observation, and a judge's that gave no verdict; those whose
-    outcome is not known are among them. ``unpriced`` may have cost something and did not say what, ``unmetered`` may
-    have used tokens and did not say all of them. ``replays`` are sends of conversations' turns that an earlier attempt
-    had an answer to. ``classes`` are the tokens that were told apart. What an unknown outcome told counts once it is
-    settled.
+    outcome is not known are among them, those that were never made are not. ``unpriced`` may have cost something and
+    did not say what, ``unmetered`` may have used tokens and did not say all of them. ``replays`` are sends of
+    conversations' turns that an earlier attempt had an answer to. ``classes`` are the tokens that were told apart. What
+    an unknown outcome told counts once it is settled.
     """
 
     attempts: int
@@ -40,7 +41,8 @@ class Totals:
 _SUMS: Final = (
     "d.state, count(*), count(*) FILTER (WHERE d.dispatch_no = 1), count(d.tokens_in),"
     " coalesce(sum(d.tokens_in), 0), count(d.tokens_out), coalesce(sum(d.tokens_out), 0), count(d.cost_nanousd),"
-    " coalesce(sum(d.cost_nanousd), 0), count(d.tokens_in + d.tokens_out), coalesce(sum(d.replay), 0)"
+    " coalesce(sum(d.cost_nanousd), 0), count(d.tokens_in + d.tokens_out),"
+    f" count(*) FILTER (WHERE {NEVER_MADE}), coalesce(sum(d.replay), 0)"
 )
 _ALL: Final = f"SELECT {_SUMS} FROM dispatches d WHERE d.run_key = ? GROUP BY d.state"
 # By the indexes of calls that were made under a lease or for a judgment, which are empty where there are none.
@@ -116,13 +118,15 @@ def _sums(reader: Reader, query: str, run_key: int) -> _Sums:
 
 def _totals(sums: _Sums, classes: dict[str, int], *, attempts: int, useful: int) -> Totals:
     by_state = {state: row[0] for state, row in sums.items() if row[0]}
-    sent, calls, *_, replays = (sum(column) for column in zip(*sums.values(), strict=True)) if sums else [0] * 10
+    sent, calls, *_, unmade, replays = (
+        (sum(column) for column in zip(*sums.values(), strict=True)) if sums else [0] * 11
+    )
     sent_ones = {state: row for state, row in sums.items() if state not in ("refused", "intended")}
     unpriced = sum(row[0] - (0 if state == "unknown" else row[6]) for state, row in sent_ones.items())
     unmetered = sum(row[0] - (0 if state == "unknown" else row[8]) for state, row in sent_ones.items())
     return Totals(
-        attempts, calls, sent, by_state, _known(sums, 2), _known(sums, 4), _known(sums, 6), unpriced, sent - useful,
-        replays, unmetered, classes,
+        attempts, calls, sent, by_state, _known(sums, 2), _known(sums, 4), _known(sums, 6), unpriced,
+        sent - useful - unmade, replays, unmetered, classes,
     )  # fmt: skip
 
 

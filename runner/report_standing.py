@@ -107,5 +107,5 @@ def judge_totals(reader: Reader, history: RunHistory) -> TotalsPart | None:
     spent = Spent()
     for one in judge_dispatches(reader, history):
         spent.add_dispatch(one.state, one.dispatch_no, one.tokens_in, one.tokens_out, one.cost_nanousd, one.classes)
-        spent.wasted += one.state not in UNDECIDED and not one.has_verdict
+        spent.wasted += not (one.state in UNDECIDED or one.has_verdict or one.never_made)
     return totals_part(spent) if spent.by_state else None

@@ -11,7 +11,9 @@ from tallystick.ledger import attempts, coordinators, run_ends, turns
 from tallystick.ledger.evaluations import evaluations_of, let_retried_wait
 from tallystick.ledger.holders import Holder
 from tallystick.ledger.ledger import Ledger
+from tallystick.ledger.records import DispatchFacts
 from tallystick.ledger.settlements import Decision, Settlement, settle_unknown
+from tallystick.ledger.states import DispatchState
 from tallystick.runner import report_reading
 from tallystick.runner.report_options import slice_term
 from tallystick.runner.report_points import STATE_MEANINGS
@@ -178,6 +180,27 @@ def test_money_is_parted_into_what_counts_and_what_was_wasted(ledger: Ledger) ->
     assert (line["settled"], line["counted"], line["wasted"]) == (1, 1, 0)
     assert found["totals"]["wasted_dispatches"] == 1
     assert found["judge_totals"] is None
+
+
+def test_what_was_never_sent_or_is_settled_as_not_done_was_not_wasted(ledger: Ledger) -> None:
+    run = made_run(ledger, [Asked(f"c{number}") for number in range(3)], budgets=(budget(limit=20),))
+
+    def wasted() -> int:
+        found = document(ledger, run.run_id)["totals"]
+        told = status_of(ledger, run.run_id).totals
+        assert told is not None
+        assert told.model_dump() == found, "the report and the status count alike"
+        return int(found["wasted_dispatches"])
+
+    call_id, before = lose(ledger, run.run_key, 1), wasted()
+    not_done = Settlement(call_id, 1, Decision.NOT_LANDED, "me", "its log has no such call")
+    ledger.write(lambda tx: settle_unknown(tx, not_done))
+    assert (before, wasted()) == (0, 0)
+    for slot_no, bytes_sent, count in [(2, 0, 0), (3, 12, 1)]:
+        key = begin(ledger, run.run_key, slot_no, holds=()).key
+        refused = DispatchFacts(DispatchState.REFUSED, "http.429", bytes_sent=bytes_sent, charged=bytes_sent > 0)
+        ledger.write(lambda tx, key=key, refused=refused: attempts.refuse(tx, key, refused))  # type: ignore[misc]
+        assert wasted() == count
 
 
 def test_durations_are_of_selected_observations_that_say_them(ledger: Ledger) -> None:
