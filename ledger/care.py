@@ -18,10 +18,12 @@ from .artifacts import file_of, files_in
 from .crashpoints import crashpoint
 from .durable import sync, sync_folder
 from .errors import LedgerBusy, LedgerDamaged, LedgerFailed
+from .failures import first_line
 from .ledger import Ledger
 from .location import side_folder
 from .processes import ProcessIdentity
 from .publishing import published, refuse_taken
+from .whole_copy import copy_whole
 
 __all__ = ["BackedUp", "Compacted", "backup_ledger", "compact_ledger"]
 
@@ -54,9 +56,7 @@ def backup_ledger(ledger: Ledger, path: Path, *, force: bool = False) -> BackedU
     """
     refuse_taken(path, force=force)
     with published(path, force=force, written=lambda: crashpoint("backup.written")) as file:
-        source, target = driver.connect(ledger.path, read_only=True), driver.sqlite.connect(file.name)
-        with contextlib.closing(source), contextlib.closing(target):
-            source.backup(target)  # one step: a view that lasts as long as the disk takes to copy the file
+        copy_whole(ledger.path, Path(file.name))
         with contextlib.closing(driver.connect_frozen(Path(file.name))) as copy:
             count, total = _copy_artifacts(copy, ledger.artifacts, side_folder(path) / "artifacts")
         file.seek(0, os.SEEK_END)
@@ -96,8 +96,9 @@ def _copy_artifacts(copy: driver.Connection, source: Path, target: Path) -> tupl
 def compact_ledger(ledger: Ledger) -> Compacted:
     """Write the file anew without its free pages, and remove files that belong to no artifact.
 
-    Nobody else may use the ledger meanwhile. Raises LedgerBusy while somebody does, LedgerDamaged where the file is
-    damaged, and LedgerFailed where the disk has no room for the file once more; then nothing is changed.
+    Nobody else may use the ledger meanwhile, nor another thread of this process. Raises LedgerBusy while somebody does,
+    a reader too, LedgerDamaged where the file is damaged, and LedgerFailed where the disk has no room for the file once
+    more; then every row is as it was.
     """
     _refuse_others(ledger)
     before = ledger.path.stat().st_size
@@ -107,17 +108,40 @@ def compact_ledger(ledger: Ledger) -> Compacted:
         )
     with ledger.alone() as connection:
         _refuse_others(ledger)
-        problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if problem != "ok":
-            raise LedgerDamaged(f"the ledger {ledger.path} is damaged: {problem}", "restore a backup")
-        known = {digest[7:] for (digest,) in connection.execute("SELECT digest FROM artifacts WHERE data IS NULL")}
-        connection.execute("VACUUM")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        try:
+            known = _written_anew(ledger, connection)
+        except driver.SqliteError as problem:
+            raise LedgerFailed(
+                f"the ledger {ledger.path} could not be compacted: {first_line(problem)}",
+                "see to its disk and to the folder for temporary files (SQLITE_TMPDIR), then compact it again",
+            ) from problem
         orphans = [path for path in files_in(ledger.artifacts) if path.name not in known]
         freed = sum(path.stat().st_size for path in orphans)
         for path in orphans:
             path.unlink()
     return Compacted(before, ledger.path.stat().st_size, len(orphans), freed)
+
+
+def _written_anew(ledger: Ledger, connection: driver.Connection) -> set[str]:
+    """Write the file anew, and return the names of the files that its artifacts have."""
+    problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if problem != "ok":
+        raise LedgerDamaged(f"the ledger {ledger.path} is damaged: {problem}", "restore a backup")
+    known = {digest[7:] for (digest,) in connection.execute("SELECT digest FROM artifacts WHERE data IS NULL")}
+    _empty_log(ledger, connection)
+    connection.execute("VACUUM")
+    _empty_log(ledger, connection)
+    return known
+
+
+def _empty_log(ledger: Ledger, connection: driver.Connection) -> None:
+    """Bring the log into the file, which is only then as short as its pages; raises LedgerBusy where somebody reads."""
+    is_busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    if is_busy:
+        raise LedgerBusy(
+            f"a program reads the ledger {ledger.path}, so that its file cannot be cut short",
+            "end what reads it (a report, a notebook, an SQLite shell), then compact it again", str(ledger.path),
+        )  # fmt: skip
 
 
 def _refuse_others(ledger: Ledger) -> None:

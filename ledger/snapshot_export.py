@@ -23,6 +23,7 @@ from .snapshot_format import CustodyMode, Manifest
 from .snapshot_redaction import Redaction, Rule, read_rules
 from .snapshot_slots import chosen_slots
 from .snapshot_writer import ChosenRun, SnapshotWriter
+from .whole_copy import copy_whole
 
 __all__ = ["RUNS_MAX", "Exported", "export_runs", "refuse_too_many"]
 
@@ -117,8 +118,6 @@ def _redaction(reader: Reader, run_key: int, what: _What) -> Redaction:
 def _copied(ledger: Ledger, path: Path) -> Iterator[Reader]:
     """A view of a copy of the whole ledger, which is made in one go and lies beside the snapshot meanwhile."""
     with beside(path) as copy:
-        source, target = driver.connect(ledger.path, read_only=True), driver.sqlite.connect(str(copy))
-        with contextlib.closing(source), contextlib.closing(target):
-            source.backup(target)
+        copy_whole(ledger.path, copy)
         with contextlib.closing(driver.connect_frozen(copy)) as connection:
             yield Reader(connection, ledger.artifacts)

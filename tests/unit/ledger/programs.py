@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import resource
 import signal
 import struct
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from tallystick.ledger import artifacts, coordinators, lease_line, leases
 from tallystick.ledger.canonical import digest_of_value
+from tallystick.ledger.care import backup_ledger
 from tallystick.ledger.errors import BudgetExhausted, LeaseLost, LedgerError, RunBusy
 from tallystick.ledger.evaluation_holds import open_evaluation
 from tallystick.ledger.evaluations import EvaluationPlan, create_evaluation
@@ -148,6 +150,16 @@ def judge_and_wait(path: str, run_id: str) -> None:
 def import_slowly(path: str, snapshot: str) -> None:
     with Ledger.open(path) as ledger:
         import_snapshot(ledger, Path(snapshot))
+
+
+def back_up_with_little_room(path: str, target: str) -> None:
+    """As on a full disk: no file may become larger than that. Tell the error's code and text."""
+    with Ledger.open(path) as ledger:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        try:
+            backup_ledger(ledger, Path(target))
+        except LedgerError as problem:
+            tell(f"{problem.code} {problem}")
 
 
 def hold_turnstile(folder: str) -> None:

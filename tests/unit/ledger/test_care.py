@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
-from tallystick.ledger import artifacts, coordinators
+from tallystick.ledger import artifacts, coordinators, driver
 from tallystick.ledger.care import backup_ledger, compact_ledger
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.custody_changes import adopt
 from tallystick.ledger.errors import CustodyElsewhere, LedgerBusy, LedgerDamaged, LedgerFailed, UsageError
 from tallystick.ledger.ledger import Ledger
 from tests.unit.ledger.children import Child
-from tests.unit.ledger.factories import every, one
+from tests.unit.ledger.factories import every, one, raw
 from tests.unit.ledger.snapshots import LARGE, full_run, go_on, rows_of
 
 
@@ -92,6 +93,33 @@ def test_a_ledger_that_somebody_uses_is_not_compacted(ledger: Ledger) -> None:
         with pytest.raises(LedgerBusy, match=str(other.pid)):
             compact_ledger(ledger)
     compact_ledger(ledger)  # it is dead now
+
+
+def test_a_ledger_that_somebody_reads_is_not_said_to_be_compacted(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "_BUSY_MILLISECONDS", 1)
+    run = full_run(ledger)
+    before = rows_of(ledger, run.run_id)
+    with contextlib.closing(raw(ledger.path)) as connection:
+        connection.execute("BEGIN")
+        connection.execute("SELECT count(*) FROM runs").fetchone()
+        go_on(ledger, run.run_id)  # what it does not see is in the log
+        with pytest.raises(LedgerBusy, match="a program reads"):
+            compact_ledger(ledger)
+        connection.execute("ROLLBACK")
+    assert len(rows_of(ledger, run.run_id)["events"]) > len(before["events"])
+    compact_ledger(ledger)
+
+
+def test_a_backup_that_the_disk_does_not_take_says_so_and_leaves_nothing(ledger: Ledger, tmp_path: Path) -> None:
+    full_run(ledger)
+    (tmp_path / "small").mkdir()
+    with Child("back_up_with_little_room", ledger.path, tmp_path / "small" / "b.db") as other:
+        (said,) = other.lines()
+    assert said.startswith("ledger.failed ")
+    assert "could not be copied to" in said
+    assert not [path for path in (tmp_path / "small").rglob("*") if path.is_file()]
 
 
 def test_a_ledger_is_not_compacted_where_the_disk_is_too_full(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
