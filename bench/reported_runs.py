@@ -11,12 +11,13 @@ from typing import Any, Final
 import attrs
 
 from tallystick.ledger import attempts, coordinators, run_ends
-from tallystick.ledger.canonical import canonical_text, digest_of_bytes, digest_of_value
+from tallystick.ledger.canonical import canonical_text, digest_of_bytes
 from tallystick.ledger.judgments import add_judgments
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.planning import CasePlan, JudgePlan, RunPlan, VariantPlan, create_run
 from tallystick.ledger.records import BudgetPlan, DispatchFacts, Hold, Intent, JudgmentRow, Waiting
 from tallystick.ledger.states import DispatchState, IfUnknown
+from tallystick.ledger.stored_digests import digest_of_case
 from tallystick.ledger.transaction import Transaction
 
 __all__ = ["HandClock", "made_to_report"]
@@ -70,10 +71,8 @@ def _cases(count: int, note: str) -> Iterator[CasePlan]:
         language = _LANGUAGES[number % len(_LANGUAGES)]
         given = {"text": f"Sample {number} of what somebody wrote in a language that is to be named. {note}"}
         metadata = {"language": language, "hard": number % 7 == 0}
-        yield CasePlan(
-            f"case-{number:06d}", digest_of_value(given), canonical_text(given), canonical_text(language),
-            canonical_text(metadata),
-        )  # fmt: skip
+        texts = f"case-{number:06d}", canonical_text(given), canonical_text(language), canonical_text(metadata)
+        yield CasePlan(texts[0], digest_of_case(*texts), *texts[1:])
 
 
 def _execute(

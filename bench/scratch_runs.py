@@ -12,6 +12,7 @@ from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.planning import CasePlan, JudgePlan, PlannedRun, RunPlan, VariantPlan, create_run
 from tallystick.ledger.records import BudgetPlan, DispatchFacts, Hold, Intent
 from tallystick.ledger.states import DispatchState, IfUnknown
+from tallystick.ledger.stored_digests import digest_of_case
 
 __all__ = [
     "ANSWER",
@@ -87,7 +88,8 @@ def intent_of(run_key: int, slot_no: int, call_id: str, holds: tuple[Hold, ...])
 def _cases(count: int) -> Iterator[CasePlan]:
     for number in range(1, count + 1):
         text = f'{{"text":"sentence {number}"}}'
-        yield CasePlan(f"case-{number}", f"sha256:{number:064d}", text, '"en"', "{}")
+        digest = digest_of_case(f"case-{number}", text, '"en"', "{}")
+        yield CasePlan(f"case-{number}", digest, text, '"en"', "{}")
 
 
 def _budgets(count: int) -> tuple[BudgetPlan, ...]:

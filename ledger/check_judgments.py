@@ -14,6 +14,16 @@ _JUDGMENT: Final = (
     " || ' attempt ' || j.attempt_no"
 )
 _OF_RUN: Final = "JOIN runs r ON r.run_key = j.run_key AND r.state NOT IN ('planning', 'importing')"
+_VERDICTS: Final = "evaluation_no, judge_no, slot_no, attempt_no, sample_no, passed, score, reason"
+_TOLD: Final = (
+    # The newest of each: what gave no verdict may have been tried again.
+    "SELECT e.run_key, json_extract(e.body, '$.evaluation') AS evaluation_no,"
+    " json_extract(v.value, '$[0]') AS judge_no, json_extract(v.value, '$[1]') AS slot_no,"
+    " json_extract(v.value, '$[2]') AS attempt_no, coalesce(json_extract(v.value, '$[6]'), 1) AS sample_no,"
+    " json_extract(v.value, '$[3]') AS passed, json_extract(v.value, '$[4]') AS score,"
+    " json_extract(v.value, '$[5]') AS reason, max(e.event_no) FROM events e, json_each(e.body, '$.rows') v"
+    " WHERE e.kind = 'observation.judged' AND json_valid(e.body) GROUP BY 1, 2, 3, 4, 5, 6"
+)
 
 JUDGMENT_RULES: Final[tuple[Rule, ...]] = (
     Rule(
@@ -42,6 +52,21 @@ JUDGMENT_RULES: Final[tuple[Rule, ...]] = (
         " JOIN evaluation_judges g ON g.run_key = j.run_key AND g.evaluation_no = j.evaluation_no"
         " AND g.judge_no = j.judge_no GROUP BY j.run_key, j.evaluation_no, j.judge_no, j.slot_no, j.attempt_no"
         " HAVING count(*) <> g.samples",
+        _RESTORE,
+    ),
+    Rule(
+        "judgment.not_told",
+        "verdicts are not what the history tells",
+        f"SELECT {_JUDGMENT} FROM (SELECT run_key, {_VERDICTS} FROM judgments WHERE state IN ('judged', 'no_verdict')"
+        f" EXCEPT SELECT run_key, {_VERDICTS} FROM ({_TOLD})) j {_OF_RUN}",
+        _RESTORE,
+    ),
+    Rule(
+        "judgment.missing",
+        "the history tells of verdicts that are not there",
+        f"SELECT {_JUDGMENT} FROM ({_TOLD}) j {_OF_RUN} WHERE NOT EXISTS (SELECT 1 FROM judgments o"
+        " WHERE o.run_key = j.run_key AND o.evaluation_no = j.evaluation_no AND o.judge_no = j.judge_no"
+        " AND o.slot_no = j.slot_no AND o.attempt_no = j.attempt_no AND o.sample_no = j.sample_no)",
         _RESTORE,
     ),
     Rule(

@@ -122,6 +122,16 @@ RULES: Final[tuple[Rule, ...]] = (
         " WHERE a.state = 'observed' AND s.selected_attempt IS NOT a.attempt_no",
         _RESTORE,
     ),
+    Rule(
+        "observation.of_another_call",
+        "observations have an answer that is not their own call's",
+        "SELECT 'run ' || r.run_id || ' slot ' || s.slot_no || ' attempt ' || s.attempt_no FROM observations s"
+        f" {_OF_RUN} LEFT JOIN calls c ON c.call_id = s.call_id AND c.owner = 'attempt' AND c.run_key = s.run_key"
+        " AND c.slot_no = s.slot_no AND c.attempt_no = s.attempt_no LEFT JOIN dispatches d ON d.call_id = s.call_id"
+        " AND d.dispatch_no = s.dispatch_no WHERE s.call_id IS NOT NULL"
+        " AND (c.call_id IS NULL OR coalesce(d.state, '') NOT IN ('answered', 'late'))",
+        _RESTORE,
+    ),
     # Conversations: a committed turn is the answer of its own call, in its own attempt, once.
     Rule(
         "session.turns",
@@ -210,6 +220,15 @@ RULES: Final[tuple[Rule, ...]] = (
         " LEFT JOIN slots s ON s.run_key = r.run_key WHERE r.state NOT IN ('planning', 'importing')"
         " GROUP BY r.run_key HAVING count(s.slot_no) <> r.planned"
         " OR (r.planned > 0 AND (min(s.slot_no) <> 1 OR max(s.slot_no) <> r.planned))",
+        _RESTORE,
+    ),
+    Rule(
+        "slot.plan",
+        "slots are of another case, variant or repetition than were planned in their place",
+        f"SELECT {_SLOT} FROM slots s {_OF_RUN} JOIN (SELECT c.run_key, count(*) AS cases, (SELECT count(*) FROM"
+        " variants v WHERE v.run_key = c.run_key) AS variants FROM cases c GROUP BY c.run_key) p"
+        " ON p.run_key = s.run_key WHERE s.slot_no"
+        " <> ((s.repetition - 1) * p.cases + s.case_no - 1) * p.variants + s.variant_no",
         _RESTORE,
     ),
     Rule(

@@ -14,6 +14,7 @@ import attrs
 
 from .artifacts import file_of
 from .canonical import digest_of_bytes
+from .check_digests import digests
 from .check_judgments import JUDGMENT_RULES
 from .check_leases import LEASE_RULES
 from .check_leftovers import leftovers
@@ -48,7 +49,7 @@ def check_ledger(ledger: Ledger) -> list[Finding]:
     with ledger.reading() as reader:
         wanted: set[str] = set()
         parts = (
-            _database(reader), _rules(reader), _events(reader), _history(reader), _digests(reader),
+            _database(reader), _rules(reader), _events(reader), _history(reader), digests(reader),
             _artifacts(ledger, reader, wanted), leftovers(ledger, reader, wanted=wanted),
         )  # fmt: skip
         found = [finding for part in parts for finding in _readable(part)]
@@ -83,7 +84,7 @@ def check_histories(reader: Reader, events: EventsRead | None = None) -> Iterato
     """
     yield from _events(reader, None if events is None else events.broken)
     yield from _history(reader, None if events is None else events.known)
-    yield from _digests(reader)
+    yield from digests(reader)
 
 
 @attrs.frozen
@@ -218,37 +219,6 @@ def _broken_chains(reader: Reader) -> Iterator[str]:
                 yield f"run {run_id} event {event_no}"
                 break
             previous, number = digest, event_no
-
-
-def _digests(reader: Reader) -> Iterator[Finding]:
-    answers = (
-        f"slot {slot_no} attempt {attempt_no} of run {run_id}"
-        for run_id, slot_no, attempt_no, answer, digest in reader.each(
-            "SELECT r.run_id, o.slot_no, o.attempt_no, o.answer, o.answer_digest FROM observations o"
-            " JOIN runs r ON r.run_key = o.run_key WHERE o.answer IS NOT NULL"
-            " AND (r.left_out IS NULL OR instr(o.answer, '[left out]') = 0)"
-        )
-        if digest_of_bytes(answer.encode()) != digest
-    )
-    yield from finding_of("observation.digest", "answers are not what was observed", answers, _REBUILD)
-    turns = (
-        f"slot {slot_no} attempt {attempt_no} turn {turn} of run {run_id}"
-        for run_id, slot_no, attempt_no, turn, answer, digest in reader.each(
-            "SELECT r.run_id, t.slot_no, t.attempt_no, t.turn, t.answer, t.answer_digest FROM turns t"
-            " JOIN runs r ON r.run_key = t.run_key WHERE t.answer IS NOT NULL"
-            " AND (r.left_out IS NULL OR instr(t.answer, '[left out]') = 0)"
-        )
-        if digest_of_bytes(answer.encode()) != digest
-    )
-    yield from finding_of("turn.digest", "answers of turns are not what was committed", turns, _REBUILD)
-    payloads = (
-        f"call {call_id}"
-        for call_id, payload, digest in reader.each(
-            "SELECT call_id, payload, payload_digest FROM calls WHERE payload IS NOT NULL"
-        )
-        if digest_of_bytes(payload) != digest
-    )
-    yield from finding_of("call.digest", "requests are not what was sent", payloads, _REBUILD)
 
 
 def _artifacts(ledger: Ledger, reader: Reader, wanted: set[str]) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from typing import Final
 
 import attrs
 
+from .canonical import stored_json
 from .history import STATE_TEXTS, EventRow, RunHistory, history_at
 from .history_budgets import BudgetSteps, budgets_by_replay
 from .ledger import Reader
@@ -15,6 +16,7 @@ from .states import NextStep
 
 __all__ = ["MAKES_NO_SENSE", "Known", "differences", "known_of"]
 
+_VARIANTS: Final = "SELECT name FROM variants WHERE run_key = ? ORDER BY variant_no"
 MAKES_NO_SENSE: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What going through events raises that no ledger has written."""
 
@@ -57,12 +59,30 @@ def _of_run(reader: Reader, known: Known) -> Iterator[str]:
     state, active_us = reader.row("SELECT state, active_us FROM runs WHERE run_key = ?", (history.run_key,))
     if (state, active_us) != (history.run_state, history.active_us) and state in ("open", "finished", "cancelled"):
         yield f"is {state}, told {history.run_state}"
+    yield from _plan(reader, history.run_key)
     yield from _slots(reader, history)
     yield from _open_ones(reader, history)
     replayed = budgets_by_replay(reader, history, known.steps)
     for found, told in zip(budgets_of(reader, history.run_key), replayed, strict=True):
         if found != told:
             yield f"budget {found.plan.budget_no}: {found}, told {told}"
+
+
+def _plan(reader: Reader, run_key: int) -> Iterator[str]:
+    """What the first event says of the run; where something was left out, texts of both may be others."""
+    run_id, name, identity, work_order, is_part = reader.row(
+        "SELECT run_id, name, identity_digest, work_order_digest, left_out IS NOT NULL FROM runs WHERE run_key = ?",
+        (run_key,),
+    )
+    kind, text = reader.row("SELECT kind, body FROM events WHERE run_key = ? AND event_no = 1", (run_key,))
+    told = stored_json(text)
+    variants = [row[0] for row in reader.rows(_VARIANTS, (run_key,))]
+    there = {"run": run_id, "identity": identity, "work_order": work_order}
+    if not is_part:
+        there |= {"name": name, "variants": variants}
+    if kind != "run.planned":
+        yield f"begins with {kind}"
+    yield from (f"has the {what} {value}, told {told[what]}" for what, value in there.items() if told[what] != value)
 
 
 def _slots(reader: Reader, history: RunHistory) -> Iterator[str]:

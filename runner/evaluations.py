@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from ..ledger import budgets
-from ..ledger.canonical import JsonValue, canonical_text, digest_of_value, parse_json
+from ..ledger.canonical import JsonValue, canonical_text, parse_json
 from ..ledger.crashpoints import crashpoint
 from ..ledger.errors import IdentityChanged, UsageError
 from ..ledger.evaluation_holds import EvaluationHold, leave_evaluation, open_evaluation
@@ -30,6 +30,7 @@ from ..ledger.judging_reads import judge_rows
 from ..ledger.ledger import Ledger
 from ..ledger.records import BudgetPlan, Hold
 from ..ledger.run_reads import BudgetState, RunRow, budgets_of, variants_of
+from ..ledger.stored_digests import digest_of_evaluation
 from .descriptions import Adapters, judge_plans
 from .holds import holds_of_judge
 from .identity import compare_asked, evaluation_document
@@ -96,7 +97,7 @@ def describe_judge_order(order: JudgeOrder, adapters: Adapters) -> EvaluationDes
     for judge in judges:
         if is_calling(judge):
             judge.check()  # type: ignore[attr-defined]  # a judge that calls has it
-    return EvaluationDescription(order, judges, digest_of_value(_depended_on(order, judges)))
+    return EvaluationDescription(order, judges, digest_of_evaluation(_depended_on(order, judges)))
 
 
 def reparsing(ledger: Ledger, source: EvaluationRow, description: EvaluationDescription) -> EvaluationDescription:
@@ -127,14 +128,14 @@ def reparsing(ledger: Ledger, source: EvaluationRow, description: EvaluationDesc
             "Change it back; only how a reply is read may differ (pass_at, labels, scale)", source.run_id, tuple(lines),
         )  # fmt: skip
     depended = _depended_on(description.order, description.judges)
-    digest = digest_of_value({**depended, "reparsed": source.evaluation_id})
+    digest = digest_of_evaluation(depended, reparsed=source.evaluation_id)
     return attrs.evolve(description, digest=digest, reparse_of=source)
 
 
-def _depended_on(order: JudgeOrder, judges: Sequence[Judge]) -> dict[str, JsonValue]:
+def _depended_on(order: JudgeOrder, judges: Sequence[Judge]) -> dict[str, tuple[JsonValue, int]]:
     settings, identities = order.settings(), evaluation_document(judges)["judges"]
     assert isinstance(identities, Mapping)
-    return {"judges": {name: [identity, settings[name].samples] for name, identity in identities.items()}}
+    return {name: (identity, settings[name].samples) for name, identity in identities.items()}
 
 
 def find_or_create_evaluation(

@@ -11,12 +11,14 @@ from typing import Any
 import attrs
 
 from tallystick.ledger import attempts, coordinators, planning
-from tallystick.ledger.canonical import digest_of_bytes
+from tallystick.ledger.canonical import digest_of_bytes, parse_json
 from tallystick.ledger.driver import Connection, connect
+from tallystick.ledger.evaluations import EvaluationPlan
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.migrate import migrate
 from tallystick.ledger.records import Begun, BudgetPlan, DispatchFacts, DispatchKey, Held, Hold, Intent
 from tallystick.ledger.states import DispatchState, IfUnknown
+from tallystick.ledger.stored_digests import digest_of_case, digest_of_evaluation
 from tallystick.ledger.transaction import Transaction
 
 ANSWER = '"yes"'
@@ -109,7 +111,19 @@ def run_plan(
 
 def case_rows(count: int) -> Iterator[planning.CasePlan]:
     for number in range(1, count + 1):
-        yield planning.CasePlan(f"c{number}", digest_of_bytes(b"%d" % number), f'"input {number}"', '"yes"', "{}")
+        yield case_plan(f"c{number}", f'"input {number}"', '"yes"')
+
+
+def case_plan(case_id: str, text: str, expected: str | None = None, metadata: str = "{}") -> planning.CasePlan:
+    """A case as whoever plans a run describes it."""
+    digest = digest_of_case(case_id, text, expected, metadata)
+    return planning.CasePlan(case_id, digest, text, expected, metadata)
+
+
+def evaluation_plan(name: str, *judges: planning.JudgePlan) -> EvaluationPlan:
+    """An evaluation by these judges."""
+    digest = digest_of_evaluation({judge.name: (parse_json(judge.identity), judge.samples) for judge in judges})
+    return EvaluationPlan(name, "{}", digest, "{}", judges)
 
 
 def new_run(ledger: Ledger, cases: int = 3, **options: Any) -> planning.PlannedRun:

@@ -9,15 +9,17 @@ from tallystick.ledger.check_judgments import JUDGMENT_RULES
 from tallystick.ledger.check_rules import Severity
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.evaluation_holds import open_evaluation
-from tallystick.ledger.evaluations import EvaluationPlan, EvaluationRow, create_evaluation, write_set
+from tallystick.ledger.evaluations import EvaluationRow, create_evaluation, write_set
 from tallystick.ledger.judgment_calls import JudgeIntent, begin_judgment, end_judgment_call
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.planning import JudgePlan
 from tallystick.ledger.records import DispatchFacts, JudgmentKey, JudgmentRow
 from tallystick.ledger.states import DispatchState, IfUnknown
-from tests.unit.ledger.factories import begin, new_run, observe, raw
+from tests.unit.ledger.factories import begin, evaluation_plan, new_run, observe, raw
 
 FAULTS: dict[str, tuple[str, ...]] = {
+    "judgment.not_told": ("UPDATE judgments SET passed = 1 - passed WHERE state = 'judged'",),
+    "judgment.missing": ("DELETE FROM judgments WHERE state = 'judged'",),
     "judgment.intended_without_judging": ("UPDATE judgments SET state = 'pending' WHERE state = 'judging'",),
     "judgment.call_of_another": (
         """UPDATE judgments SET call_id = (SELECT call_id FROM calls WHERE owner = 'attempt' AND slot_no = 1)
@@ -47,7 +49,7 @@ def judged(ledger: Ledger) -> None:
         key = begin(ledger, run.run_key, slot_no).key
         ledger.write(lambda tx, key=key: observe(tx, key))  # type: ignore[misc]
     judge = JudgePlan("strict", "model", "{}", samples=2)
-    plan = EvaluationPlan("again", "{}", "sha256:again", "{}", (judge,))
+    plan = evaluation_plan("again", judge)
     row = ledger.write(lambda tx: create_evaluation(tx, run.run_id, plan))
     open_evaluation(ledger, row)
     while not ledger.write(lambda tx: write_set(tx, row)):

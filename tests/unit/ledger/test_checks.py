@@ -148,8 +148,16 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "database.reference": ("UPDATE slots SET case_no = 99 WHERE slot_no = 7",),
     "events.chain": ("UPDATE events SET body = '{}' WHERE event_no = 3",),
     "events.dispatches": ("DELETE FROM events WHERE event_no >= 8",),
+    "events.history": ("UPDATE runs SET name = 'other'",),
     "observation.digest": ("UPDATE observations SET answer = '\"forged\"' WHERE slot_no = 1",),
     "turn.digest": ("UPDATE turns SET answer = '\"forged\"' WHERE turn = 2",),
+    "case.digest": ("UPDATE cases SET expected = '\"no\"' WHERE case_no = 2",),
+    "run.digest": ("UPDATE runs SET identity = '{\"evil\":true}'",),
+    "evaluation.digest": ("UPDATE evaluation_judges SET kind = 'other'",),
+    "observation.of_another_call": (
+        "UPDATE observations SET call_id = (SELECT call_id FROM calls WHERE slot_no = 6) WHERE slot_no = 1",
+    ),
+    "slot.plan": ("UPDATE slots SET case_no = 1 WHERE slot_no = 8",),
     "session.turns": ("DELETE FROM turns WHERE attempt_no = 2 AND turn = 1",),
     "turn.of_another_call": (
         "UPDATE turns SET call_id = (SELECT call_id FROM calls WHERE slot_no = 1) WHERE turn = 2",

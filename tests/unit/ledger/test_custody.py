@@ -17,7 +17,7 @@ from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.custody_changes import adopt, begin_move
 from tallystick.ledger.errors import CustodyElsewhere, RunBusy, SnapshotDiverged, UsageError
 from tallystick.ledger.evaluation_holds import leave_evaluation, open_evaluation
-from tallystick.ledger.evaluations import EvaluationPlan, EvaluationRow, create_evaluation, write_set
+from tallystick.ledger.evaluations import EvaluationRow, create_evaluation, write_set
 from tallystick.ledger.judgment_calls import JudgeIntent, begin_judgment, end_judgment_call
 from tallystick.ledger.judgments import add_judgments
 from tallystick.ledger.ledger import Ledger
@@ -30,7 +30,7 @@ from tallystick.ledger.settlements import Decision, Settlement
 from tallystick.ledger.snapshot_export import export_runs
 from tallystick.ledger.snapshot_import import import_snapshot
 from tallystick.ledger.states import DispatchState, IfUnknown
-from tests.unit.ledger.factories import begin, every, hold, new_ledger, one
+from tests.unit.ledger.factories import begin, evaluation_plan, every, hold, new_ledger, one
 from tests.unit.ledger.snapshots import exported, full_run, go_on, rows_of
 
 
@@ -359,7 +359,7 @@ def test_the_place_of_a_file_is_its_inode_and_its_volume(tmp_path: Path) -> None
 
 def judge(ledger: Ledger, run_id: str, name: str, *, passed: bool = True) -> EvaluationRow:
     """A whole evaluation after the run."""
-    plan = EvaluationPlan(name, "{}", f"sha256:{name}", "{}", (JudgePlan("strict", "exact", "{}"),))
+    plan = evaluation_plan(name, JudgePlan("strict", "exact", "{}"))
     row = ledger.write(lambda tx: create_evaluation(tx, run_id, plan))
     held = open_evaluation(ledger, row)
     while not ledger.write(lambda tx: write_set(tx, row)):
@@ -423,7 +423,7 @@ def test_what_a_copys_judge_has_spent_stays_spent_when_the_copy_is_moved_forward
 ) -> None:
     run = full_run(ledger)
     carry(ledger, other, run.run_id, tmp_path)
-    plan = EvaluationPlan("here", "{}", "sha256:here", "{}", (JudgePlan("strict", "model", "{}"),))
+    plan = evaluation_plan("here", JudgePlan("strict", "model", "{}"))
     row = other.write(lambda tx: create_evaluation(tx, run.run_id, plan))
     held = open_evaluation(other, row)
     while not other.write(lambda tx: write_set(tx, row)):
@@ -451,7 +451,7 @@ def test_an_evaluation_that_came_with_a_copy_is_not_gone_on_with_there(
     ledger: Ledger, other: Ledger, tmp_path: Path
 ) -> None:
     run = full_run(ledger)
-    plan = EvaluationPlan("there", "{}", "sha256:there", "{}", (JudgePlan("strict", "exact", "{}"),))
+    plan = evaluation_plan("there", JudgePlan("strict", "exact", "{}"))
     row = ledger.write(lambda tx: create_evaluation(tx, run.run_id, plan))
     carry(ledger, other, run.run_id, tmp_path)
     with pytest.raises(CustodyElsewhere):

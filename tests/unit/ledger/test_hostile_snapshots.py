@@ -18,6 +18,7 @@ from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.schema import metadata
 from tallystick.ledger.snapshot_import import import_snapshot
 from tallystick.ledger.snapshot_verify import read_manifest, verified
+from tallystick.ledger.stored_digests import digest_of_case
 from tallystick.ledger.transaction import chained_hash
 from tallystick.ledger.zip_layout import DEFLATED, STORED, Member, directory_end, directory_entry, local_header
 from tallystick.ledger.zip_writer import ZipWriter
@@ -482,6 +483,7 @@ def test_a_later_snapshot_that_changes_what_never_changes_is_refused(sound: Path
         forgery.table("events").append([number, "run.stop_asked", 5, '{"reason":""}', ""])
         rewrite_event(forgery, 0)
         forgery.set("cases", "input", '"something else"')
+        forgery.set("cases", "digest", digest_of_case("c1", '"something else"', '"yes"', "{}"))
         before = contents(target)
         with pytest.raises(SnapshotInvalid, match="tells otherwise of cases 1"):
             import_snapshot(target, forgery.write(tmp_path / "h.zip"))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tallystick.ledger.canonical import canonical_text
 from tallystick.ledger.errors import SnapshotInvalid
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.snapshot_import import import_snapshot
@@ -50,6 +51,12 @@ def retell(change: Callable[[str], str]) -> Callable[[Forgery], None]:
         rewrite_event(forgery, number, body=change(body))
 
     return spoil
+
+
+def retell_plan(forgery: Forgery, **values: Any) -> None:
+    """Other words of the event with which every run begins; the chain holds."""
+    body = json.loads(forgery.table("events")[0][3])
+    rewrite_event(forgery, 1, body=canonical_text({**body, **values}))
 
 
 def lines(join: bytes, end: bytes) -> Callable[[Forgery], None]:
@@ -98,6 +105,27 @@ HARM: dict[str, Callable[[Forgery], object]] = {
     "metadata that are no JSON": put("cases", metadata="{"),
     "a work order that is no JSON": put("runs", work_order="{"),
     "another identity": put("runs", identity='{"evil":true}'),
+    "a case of another digest": put("cases", digest="sha256:" + 64 * "0"),
+    "a case of another name": put("cases", case_id="other"),
+    "a case that asks something else": put("cases", input='"other"'),
+    "a case that expects something else": put("cases", expected=None),
+    "a case with other metadata": put("cases", metadata='{"tier":"gold"}'),
+    "an answer of another digest, in a file": lambda found: found.set(
+        "observations", "answer_digest", "sha256:" + 64 * "0", where=lambda row: row["answer_artifact"] is not None
+    ),
+    "an evaluation of another digest": put("evaluations", document_digest="sha256:" + 64 * "0"),
+    "an evaluation of other judges": put("evaluations", document="[]"),
+    "a judge of another name": put("evaluation_judges", name="other"),
+    "a run of another name": both("name", "other"),
+    "a variant of another name": put("variants", name="other"),
+    "a work order of another digest": put("runs", work_order_digest="sha256:" + 64 * "0"),
+    "an observation of another call": lambda found: found.set(
+        "observations", "call_id", found.table("calls")[1][0], where=lambda row: row["slot_no"] == 1
+    ),
+    "a slot of another case": put("slots", case_no=2),
+    "a verdict that was not told": put("judgments", passed=0),
+    "a verdict that is more than a pass": put("judgments", passed=2),
+    "a verdict that is not there": lambda found: found.drop("judgments", where=lambda row: True),
     "settings that are no JSON": put("runs", settings="{"),
     "a target that is no JSON": put("variants", target="{"),
     "a head that is no JSON": put("calls", head="{"),
@@ -161,7 +189,10 @@ ODD: dict[str, Callable[[Forgery], object]] = {
     "a program that a signal has ended": put("dispatches", status=-9),
     "an amount that is very large": put("dispatches", cost_nanousd=AMOUNT_MAX),
     "the last microsecond": put("runs", created_us=INSTANT_MAX_US),
-    "a name that writes on the terminal": both("name", "a\n\x1b[31m"),
+    "a name that writes on the terminal": lambda found: (
+        both("name", "a\n\x1b[31m")(found),
+        retell_plan(found, name="a\n\x1b[31m"),
+    ),
     "a run that is forked from one that is elsewhere": put("runs", forked_from="elsewhere"),
     "a text with NUL and half a character, as JSON writes them": retell(
         lambda body: body[:-1] + ',"x":"\\u0000\\ud800"}'

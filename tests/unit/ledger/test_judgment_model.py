@@ -18,7 +18,6 @@ from tallystick.ledger.checks import Severity, check_ledger
 from tallystick.ledger.errors import BudgetExhausted, TransitionRefused
 from tallystick.ledger.evaluation_holds import EvaluationHold, leave_evaluation, open_evaluation
 from tallystick.ledger.evaluations import (
-    EvaluationPlan,
     EvaluationRow,
     create_evaluation,
     let_retried_wait,
@@ -37,7 +36,7 @@ from tallystick.ledger.planning import JudgePlan
 from tallystick.ledger.records import DispatchFacts, DispatchKey, JudgmentKey, JudgmentRow
 from tallystick.ledger.states import DispatchState, IfUnknown
 from tallystick.ledger.verdicts import NoVerdictReason
-from tests.unit.ledger.factories import begin, budget, every, hold, new_ledger, new_run, observe
+from tests.unit.ledger.factories import begin, budget, evaluation_plan, every, hold, new_ledger, new_run, observe
 
 SLOTS, SAMPLES = 1, 2  # few, so that histories come to their end
 ASK = digest_of_bytes(b"ask")
@@ -104,7 +103,7 @@ class JudgmentMachine(RuleBasedStateMachine):
             key = begin(self.ledger, run.run_key, slot_no).key
             self.write(lambda tx, key=key: observe(tx, key))
         judge = JudgePlan("strict", "model", "{}", samples=SAMPLES)
-        plan = EvaluationPlan("again", "{}", "sha256:again", "{}", (judge,))
+        plan = evaluation_plan("again", judge)
         self.row = self.write(lambda tx: create_evaluation(tx, run.run_id, plan))
         self.held = open_evaluation(self.ledger, self.row)
         while not self.write(lambda tx: write_set(tx, self.row)):

@@ -13,14 +13,14 @@ from tallystick.ledger.artifacts import files_in
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.custody_changes import adopt
 from tallystick.ledger.errors import ContentsLeftOut, SnapshotInvalid, UsageError
-from tallystick.ledger.evaluations import EvaluationPlan, create_evaluation
+from tallystick.ledger.evaluations import create_evaluation
 from tallystick.ledger.ledger import Ledger
-from tallystick.ledger.planning import CasePlan, JudgePlan, create_run
+from tallystick.ledger.planning import JudgePlan, create_run
 from tallystick.ledger.run_reads import find_run, slot_counts
 from tallystick.ledger.snapshot_import import import_snapshot
 from tallystick.ledger.snapshot_redaction import RULES
 from tallystick.ledger.snapshot_wish import SnapshotWish, write_snapshot
-from tests.unit.ledger.factories import every, new_ledger, one, run_plan
+from tests.unit.ledger.factories import case_plan, evaluation_plan, every, new_ledger, one, run_plan
 from tests.unit.ledger.snapshots import exported, full_run, go_on, rows_of
 
 
@@ -121,7 +121,7 @@ def test_planned_observations_are_chosen_by_what_is_known_of_them(
 
 def test_planned_observations_are_chosen_by_the_metadata_of_their_cases(ledger: Ledger, tmp_path: Path) -> None:
     rows = [
-        CasePlan(f"c{number}", f"sha256:{number}", f'"input {number}"', None, metadata)
+        case_plan(f"c{number}", f'"input {number}"', None, metadata)
         for number, metadata in enumerate(['{"tier":"gold"}', '{"tier":["gold","new"]}', '{"tier":1}', "{}"], start=1)
     ]
     run = create_run(ledger, run_plan(), rows)
@@ -147,7 +147,7 @@ def test_text_that_fits_leaves_nowhere(ledger: Ledger, elsewhere: Ledger, tmp_pa
 
 
 def test_text_is_found_behind_the_escapes_of_json(ledger: Ledger, tmp_path: Path) -> None:
-    plan = CasePlan("c", "sha256:c", '"J\\u00fcrgen"', None, '{"who":"J\\u00fcrgen"}')
+    plan = case_plan("c", '"J\\u00fcrgen"', None, '{"who":"J\\u00fcrgen"}')
     run = create_run(ledger, run_plan(), [plan])
     exported(ledger, run.run_id, tmp_path / "s.zip", redact=["text:Jürgen"])
     assert b"fcrgen" not in everything(tmp_path / "s.zip")
@@ -202,7 +202,7 @@ def test_a_run_without_its_contents_is_neither_adopted_nor_judged(
     import_snapshot(elsewhere, tmp_path / "s.zip")
     with pytest.raises(ContentsLeftOut):
         adopt(elsewhere, run.run_id, reason="r", made_by="me")
-    plan = EvaluationPlan("e", "{}", "sha256:e", "{}", (JudgePlan("strict", "exact", "{}"),))
+    plan = evaluation_plan("e", JudgePlan("strict", "exact", "{}"))
     with pytest.raises(ContentsLeftOut):
         elsewhere.write(lambda tx: create_evaluation(tx, run.run_id, plan))
 

@@ -16,14 +16,14 @@ from tallystick.ledger.custody_changes import adopt
 from tallystick.ledger.errors import LedgerDamaged, LedgerFailed, RunBusy, RunNotFound, UsageError
 from tallystick.ledger.import_care import discard_run
 from tallystick.ledger.ledger import Ledger
-from tallystick.ledger.planning import CasePlan, create_run
+from tallystick.ledger.planning import create_run
 from tallystick.ledger.publishing import beside
 from tallystick.ledger.schema import metadata
 from tallystick.ledger.snapshot_export import export_runs
 from tallystick.ledger.snapshot_import import import_snapshot
 from tallystick.ledger.snapshot_tables import COLUMNS_LEFT_OUT, RUN_TABLES, SHARED_TABLES, TABLES_LEFT_OUT, columns_of
 from tests.unit.ledger.children import Child
-from tests.unit.ledger.factories import every, new_ledger, one, run_plan
+from tests.unit.ledger.factories import case_plan, every, new_ledger, one, run_plan
 from tests.unit.ledger.snapshots import LARGE, exported, full_run, go_on, rows_of
 
 
@@ -77,13 +77,12 @@ def test_text_of_every_kind_comes_out_as_it_went_in(
         "\u2028",
     ]
     rows = [
-        CasePlan(f"c{number}{text}", text, canonical_text(text), canonical_text(text), "{}")
-        for number, text in enumerate(texts)
+        case_plan(f"c{number}{text}", canonical_text(text), canonical_text(text)) for number, text in enumerate(texts)
     ]
     run = create_run(ledger, run_plan(name="\U0001f600"), rows)
     exported(ledger, run.run_id, tmp_path / "s.zip")
     import_snapshot(elsewhere, tmp_path / "s.zip")
-    assert [row[2] for row in rows_of(elsewhere, run.run_id)["cases"]] == texts
+    assert [row[1][2:] for row in rows_of(elsewhere, run.run_id)["cases"]] == texts
     assert rows_of(elsewhere, run.run_id) == rows_of(ledger, run.run_id)
 
 
@@ -247,7 +246,7 @@ def test_an_import_that_finds_one_under_way_says_so_and_takes_its_place_once_it_
 def test_an_import_for_which_the_disk_is_too_small_leaves_nothing_and_goes_again_when_there_is_room(
     ledger: Ledger, elsewhere: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    large = CasePlan("large", "sha256:large", canonical_text("x" * 200_000), None, "{}")
+    large = case_plan("large", canonical_text("x" * 200_000))
     run = create_run(ledger, run_plan(), [large])
     exported(ledger, run.run_id, tmp_path / "s.zip")
     harden = driver.harden

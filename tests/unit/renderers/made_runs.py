@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from tallystick.ledger import attempts, coordinators, planning, run_ends
-from tallystick.ledger.canonical import canonical_text, digest_of_bytes, digest_of_value, escaped_text
+from tallystick.ledger.canonical import canonical_text, digest_of_bytes, escaped_text
 from tallystick.ledger.judgments import add_judgments
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.records import BudgetPlan, DispatchFacts, JudgmentRow
@@ -17,7 +17,7 @@ from tallystick.ledger.states import DispatchState
 from tallystick.renderers.files import ReportForm, pieces_of
 from tallystick.runner.report_options import ReportOptions
 from tallystick.runner.report_reading import open_report
-from tests.unit.ledger.factories import begin, hold, run_plan
+from tests.unit.ledger.factories import begin, case_plan, hold, run_plan
 
 WORK_ORDER = json.dumps({"judges": [], "variants": {}})
 
@@ -57,11 +57,9 @@ def made_run(
 
 
 def _row(case: Asked) -> planning.CasePlan:
-    value = {"input": case.input, "expected": case.expected, "metadata": case.metadata}
-    return planning.CasePlan(
-        escaped_text(case.id), digest_of_value(value), canonical_text(case.input), canonical_text(case.expected),
-        canonical_text(case.metadata),
-    )  # fmt: skip
+    return case_plan(
+        escaped_text(case.id), canonical_text(case.input), canonical_text(case.expected), canonical_text(case.metadata)
+    )
 
 
 def answer(

@@ -12,7 +12,7 @@ import pytest
 
 from docs import generate_schemas
 from tallystick.ledger.errors import RunNotFound, UsageError
-from tallystick.ledger.evaluations import EvaluationPlan, create_evaluation
+from tallystick.ledger.evaluations import create_evaluation
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.planning import JudgePlan
 from tallystick.ledger.report_sums import JudgeRow
@@ -23,6 +23,7 @@ from tallystick.runner.compare_sides import Cell, Side
 from tallystick.runner.comparing import compare
 from tallystick.runner.report_models import Population, as_json
 from tallystick.runner.report_options import slice_term
+from tests.unit.ledger.factories import evaluation_plan
 from tests.unit.renderers.made_runs import HOSTILE, Asked, answer, every_row, judge, made_run
 
 PAIR = ("old", "new")
@@ -239,7 +240,7 @@ def test_two_evaluations_of_one_run_are_compared_though_their_judges_differ(ledg
     for slot in range(1, 9):
         answer(ledger, run.run_key, slot)
         judge(ledger, run.run_key, slot, True)
-    plan = EvaluationPlan("again", "{}", "sha256:again", "{}", (JudgePlan("exact", "model", "{}"),))
+    plan = evaluation_plan("again", JudgePlan("exact", "model", "{}"))
     ledger.write(lambda tx: create_evaluation(tx, run.run_id, plan))
     for slot in range(1, 9):
         judge(ledger, run.run_key, slot, slot > 1, evaluation_no=2)

@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.ledger.canonical import canonical_text, digest_of_value
+from tallystick.ledger.canonical import canonical_text, digest_of_value, escaped_text
 from tallystick.ledger.errors import CaseFileInvalid
+from tallystick.ledger.stored_digests import digest_of_case, digest_of_cases
 from tallystick.runner import case_files
 from tallystick.runner.case_checks import ID_CHARACTERS_MAX
 from tallystick.runner.case_files import (
     CaseFile,
+    CasesDigest,
     CasesInLedger,
     case_digest,
     load_cases,
@@ -287,6 +289,20 @@ def test_cases_that_a_ledger_has_cannot_be_read_from_the_work_order() -> None:
 def test_a_digest_is_of_what_the_case_is() -> None:
     case = Case("a", {"x": 1}, None, {"k": 2})
     assert case_digest(case) == digest_of_value({"id": "a", "input": {"x": 1}, "expected": None, "metadata": {"k": 2}})
+
+
+@given(
+    st.lists(st.tuples(TEXT, VALUES, VALUES | st.just(MISSING), st.dictionaries(TEXT, VALUES, max_size=2)), max_size=2)
+)
+def test_the_digests_of_cases_are_those_of_the_texts_that_the_ledger_keeps(rows: list[tuple[Any, ...]]) -> None:
+    found, all_of_them = [], CasesDigest()
+    for case in (Case(*row) for row in rows):
+        expected = None if case.expected is MISSING else canonical_text(case.expected)
+        texts = canonical_text(case.input), expected, canonical_text(case.metadata)
+        found.append(digest_of_case(escaped_text(case.id), *texts))
+        assert found[-1] == case_digest(case)
+        all_of_them.add(found[-1])
+    assert digest_of_cases(found) == all_of_them.value()
 
 
 def test_a_digest_changes_with_each_part_of_a_case() -> None:
