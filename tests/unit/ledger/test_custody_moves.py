@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from tallystick.ledger import coordinators, run_ends, snapshot_export
+from tallystick.ledger import coordinators, run_ends, snapshot_export, snapshot_import
 from tallystick.ledger.custody_changes import adopt
 from tallystick.ledger.errors import (
     RunBusy,
     RunNotFound,
     SnapshotDiverged,
+    TransitionRefused,
     UsageError,
 )
 from tallystick.ledger.ledger import Ledger
@@ -21,7 +22,7 @@ from tallystick.ledger.moving import move_runs
 from tallystick.ledger.snapshot_import import import_snapshot
 from tests.unit.ledger.children import Child
 from tests.unit.ledger.factories import new_ledger, one
-from tests.unit.ledger.snapshots import exported, full_run, go_on
+from tests.unit.ledger.snapshots import exported, full_run, go_on, rows_of
 from tests.unit.ledger.test_custody import carry, custody, sound
 
 
@@ -157,3 +158,58 @@ def test_the_mark_of_a_fence_that_is_higher_here_than_in_a_snapshot_does_not_fal
     carry(ledger, other, run.run_id, tmp_path)
     adopt(other, run.run_id, reason="r", made_by="me")
     assert coordinators.open_run(other, run.run_id).fence == 91
+
+
+@pytest.mark.parametrize("what", ["another file", "a copy", "a move of another run"])
+def test_a_move_does_not_begin_where_something_else_lies_at_its_path(what: str, ledger: Ledger, tmp_path: Path) -> None:
+    run, another = full_run(ledger), full_run(ledger, name="another")
+    file = tmp_path / "m.zip"
+    if what == "another file":
+        file.write_text("mine")
+    elif what == "a copy":
+        exported(ledger, run.run_id, file)
+    else:
+        move_runs(ledger, [another.run_id], file)
+    before = file.read_bytes()
+    with pytest.raises(UsageError, match="--force"):
+        move_runs(ledger, [run.run_id], file)
+    assert file.read_bytes() == before
+    assert custody(ledger, run.run_id) == ("open", "held", 1)
+
+
+def test_a_run_that_was_taken_back_while_its_file_was_written_is_not_moved(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = full_run(ledger)
+
+    def take_back(point: str) -> None:
+        if point == "export.renamed":
+            adopt(ledger, run.run_id, reason="it was a mistake", made_by="me")
+
+    monkeypatch.setattr(snapshot_export, "crashpoint", take_back)
+    with pytest.raises(TransitionRefused):
+        move_runs(ledger, [run.run_id], tmp_path / "m.zip")
+    assert custody(ledger, run.run_id) == ("open", "held", 3)
+    go_on(ledger, run.run_id)
+    sound(ledger)
+
+
+def test_of_two_imports_of_one_snapshot_at_once_one_is_told_of_the_other(
+    ledger: Ledger, other: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = full_run(ledger)
+    exported(ledger, run.run_id, tmp_path / "s.zip")
+    inner: list[bool] = []
+
+    def import_it_too(point: str) -> None:
+        """After the first one has found out that the run is new here."""
+        if point == "import.batch" and not inner:
+            inner.append(False)
+            inner[0] = import_snapshot(other, tmp_path / "s.zip").changed
+
+    monkeypatch.setattr(snapshot_import, "crashpoint", import_it_too)
+    with pytest.raises(RunBusy, match="taken in by another process"):
+        import_snapshot(other, tmp_path / "s.zip")
+    assert inner == [True]
+    assert rows_of(other, run.run_id) == rows_of(ledger, run.run_id)
+    sound(other)

@@ -1,0 +1,84 @@
+"""Publishing a file: the whole of it under its name, or what was there before, and nothing else is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tallystick.ledger.errors import LedgerFailed, UsageError
+from tallystick.ledger.publishing import beside, published
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_file_that_came_meanwhile_is_replaced_only_where_that_was_asked_for(force: bool, tmp_path: Path) -> None:
+    path = tmp_path / "s.zip"
+
+    def publish() -> None:
+        with published(path, force=force) as file:
+            file.write(b"ours")
+            path.write_bytes(b"theirs")
+
+    if force:
+        publish()
+    else:
+        with pytest.raises(UsageError, match="--force"):
+            publish()
+    assert path.read_bytes() == (b"ours" if force else b"theirs")
+    assert names_in(tmp_path) == ["s.zip"]
+
+
+def test_a_file_whose_writing_breaks_off_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "s.zip"
+    path.write_bytes(b"before")
+
+    def break_off() -> None:
+        with published(path, force=True) as file:
+            file.write(b"half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        break_off()
+    assert path.read_bytes() == b"before"
+    assert names_in(tmp_path) == ["s.zip"]
+
+
+def test_it_is_told_when_it_is_durable_and_when_it_has_its_name(tmp_path: Path) -> None:
+    path, told = tmp_path / "s.zip", list[tuple[str, bool]]()
+
+    def tell(word: str) -> None:
+        told.append((word, path.exists()))
+
+    with published(path, force=False, written=lambda: tell("written"), renamed=lambda: tell("renamed")) as file:
+        file.write(b"ours")
+        assert not path.exists()
+    assert told == [("written", False), ("renamed", True)]
+
+
+def test_what_the_dead_left_is_cleared_and_what_the_living_write_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "s[1]*.zip"
+    left = [".s[1]*.zip.0123456789ab.part", ".other.0123456789ab.part", ".s[1]*.zip.short.part"]
+    for name in left:
+        (tmp_path / name).write_bytes(b"half")
+    with beside(path) as living, published(path, force=False) as file:
+        file.write(b"ours")
+        assert living.exists()
+    assert names_in(tmp_path) == sorted([*left[1:], path.name])
+
+
+def test_a_folder_is_never_replaced_and_one_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a folder"), published(tmp_path, force=True):
+        pass
+    with pytest.raises(UsageError, match="does not exist"), published(tmp_path / "no" / "s.zip", force=True):
+        pass
+
+
+def test_what_the_disk_does_is_told_with_the_path(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 250)  # the name that it has meanwhile is too long
+    with pytest.raises(LedgerFailed, match="could not be written"), published(path, force=False):
+        pass
+    assert names_in(tmp_path) == []
