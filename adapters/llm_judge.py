@@ -33,7 +33,7 @@ from .tables import Table, nearest, read_table
 from .target_judge import CallingTable, TargetJudge, parts_of
 from .verdict_parsing import JsonVerdicts, LabelVerdicts, VerdictParser, bare_label
 
-__all__ = ["LlmJudge", "LlmJudgeTable", "PricesTable", "from_work_order", "llm_judge"]
+__all__ = ["LlmJudge", "LlmJudgeTable", "TokenPricesTable", "from_work_order", "llm_judge"]
 
 _PROMPT_VERSION: Final = 1  # part of every identity: rises with a change of what is sent for the same table
 _PARTS: Final = ("input", "answer", "expected", "metadata", "flags", *NEEDS)
@@ -48,7 +48,7 @@ Rubric:
 {form}"""
 
 
-class PricesTable(Table):
+class TokenPricesTable(Table):
     """What tokens cost, in US dollars for a million of them."""
 
     usd_per_million_in: Amount = Field(description='Of tokens that go in, as decimal text: "0.15".')
@@ -91,7 +91,7 @@ class LlmJudgeTable(CallingTable):
         {"temperature": 0}, description="Further keys of the request: `temperature`, `max_tokens`, `seed`, …"
     )
     headers: dict[str, str | SecretTable] = Field({}, description="Text, or `{ env = NAME, prefix = … }` for a secret.")
-    prices: PricesTable | str | None = Field(
+    prices: TokenPricesTable | str | None = Field(
         None, description="What tokens cost: a table, or a price file; those of the work order if absent."
     )
     connect_seconds: float = Field(10.0, gt=0, description="Bound of connecting, TLS included.")
@@ -253,7 +253,7 @@ def _target_of(table: LlmJudgeTable, folder: Path, place: str) -> HttpTarget:
 
 def _prices_of(table: LlmJudgeTable, folder: Path, place: str) -> PriceTable | None:
     told = table.prices
-    if isinstance(told, PricesTable):
+    if isinstance(told, TokenPricesTable):
         return told.of_model(table.model)
     return None if told is None else prices_of(told, folder=folder, place=f"{place}.prices")
 

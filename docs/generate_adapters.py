@@ -20,9 +20,8 @@ from tallystick.adapters.event_stream import EventsTable
 from tallystick.adapters.http_table import HttpTable, QueryRuleTable, QueryTable
 from tallystick.adapters.json_judges import JsonPathTable, JsonSchemaTable
 from tallystick.adapters.line_target import LineTable
-from tallystick.adapters.llm_judge import LlmJudgeTable, PricesTable
-from tallystick.adapters.prices import ModelPrices
-from tallystick.adapters.prices import PricesTable as PriceFileTable
+from tallystick.adapters.llm_judge import LlmJudgeTable, TokenPricesTable
+from tallystick.adapters.prices import ModelPrices, PricesTable
 from tallystick.adapters.process_judge import ProcessJudgeTable
 from tallystick.adapters.process_target import ProcessTable
 from tallystick.adapters.python_judge import PythonJudgeTable
@@ -69,10 +68,10 @@ _JUDGES: Final[dict[str, type[BaseModel]]] = {
     '`kind = "python"`': PythonJudgeTable,
     '`kind = "process"`': ProcessJudgeTable,
     '`kind = "llm"`': LlmJudgeTable,
-    "`prices` of a judge": PricesTable,
+    "`prices` of a judge": TokenPricesTable,
 }
 _PRICES: Final[dict[str, type[BaseModel]]] = {
-    "a price file": PriceFileTable,
+    "a price file": PricesTable,
     "`models.NAME`": ModelPrices,
 }
 _WORDS: Final[dict[Any, str]] = {

@@ -190,7 +190,7 @@ def observe(
 def refuse(tx: Transaction, key: DispatchKey, facts: DispatchFacts) -> None:
     """Proven not to have been done; the attempt goes on, its call may be dispatched again."""
     end_dispatch(tx, key, facts, DispatchState.INTENDED)
-    budgets.settle_refused(tx, key, sends=facts.used("dispatches") or 1 if facts.charged else 0)
+    budgets.settle_refused(tx, key, facts)
     record_event(tx, key, "dispatch.refused", facts)
 
 
@@ -250,10 +250,7 @@ def fail(tx: Transaction, key: DispatchKey, facts: DispatchFacts, *, waiting: Wa
     Where nothing was sent (the request could not be written, the program could not be started) nothing is charged.
     """
     end_dispatch(tx, key, facts, DispatchState.INTENDED)
-    if facts.charged:
-        budgets.settle(tx, key, facts)
-    else:
-        budgets.release(tx, key)
+    budgets.settle_ended(tx, key, facts)
     end_failed(tx, key, facts, waiting=waiting)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from typing import assert_never
 
 from sqlalchemy import bindparam, func, update
 
@@ -33,6 +34,7 @@ __all__ = [
     "settle",
     "settle_all",
     "settle_at_bound",
+    "settle_ended",
     "settle_refused",
 ]
 
@@ -118,13 +120,33 @@ def settle(tx: Transaction, key: DispatchKey, facts: DispatchFacts) -> None:
     What was seen of it before it broke off counts where it is more than the bound.
     """
     for hold in key.holds:
-        used = facts.used(hold.unit)
-        _settle_one(tx, key, hold, _charged(hold, facts), unknown=used is None)
+        used, unknown = _charged(hold, facts)
+        _settle_one(tx, key, hold, used, unknown=unknown)
 
 
-def _charged(hold: Hold, facts: DispatchFacts) -> int:
+def settle_ended(tx: Transaction, key: DispatchKey, facts: DispatchFacts) -> None:
+    """Account for what became of a dispatch, by its state; an unknown one keeps its holds."""
+    match facts.state:
+        case DispatchState.UNKNOWN:
+            return
+        case DispatchState.REFUSED:
+            settle_refused(tx, key, facts)
+        case DispatchState.ABANDONED:
+            settle_at_bound(tx, key, facts)
+        case DispatchState.FAILED if not facts.charged:
+            release(tx, key)
+        case DispatchState.ANSWERED | DispatchState.FAILED | DispatchState.LATE:
+            settle(tx, key, facts)
+        case DispatchState.INTENDED:
+            raise ValueError("a dispatch that is intended has not ended")
+        case _:
+            assert_never(facts.state)
+
+
+def _charged(hold: Hold, facts: DispatchFacts) -> tuple[int, bool]:
+    """What counts as used, and whether that is not known and stands at its bound."""
     used = facts.used(hold.unit)
-    return max(hold.amount, facts.at_least(hold.unit)) if used is None else used
+    return (max(hold.amount, facts.at_least(hold.unit)), True) if used is None else (used, False)
 
 
 def reserve_all(tx: Transaction, keys: Sequence[DispatchKey]) -> None:
@@ -155,26 +177,26 @@ def settle_all(tx: Transaction, ends: Sequence[tuple[DispatchKey, DispatchFacts]
     rows, dear = [], []
     for key, facts in ends:
         for hold in key.holds:
-            known = facts.used(hold.unit)
-            used = _charged(hold, facts)
+            used, unknown = _charged(hold, facts)
             if used > hold.amount:
-                dear.append((key, hold, used, known is None))
+                dear.append((key, hold, used, unknown))
                 continue
             rows.append((used, key.call_id, key.dispatch_no, hold.budget_no))
             sum_of = sums[key.run_key, hold.budget_no]
             sum_of[0] += hold.amount
             sum_of[1] += used
-            sum_of[2] += known is None
+            sum_of[2] += unknown
     if not tx.change_all(_SETTLE_HELD, rows):
         raise TransitionRefused("not every reservation is held", "each is settled by itself", "reservation", "settled")
-    for (run_key, budget_no), (held, used, unknown) in sums.items():
-        tx.execute(_SETTLE_BUDGET, (held, used, held, used, unknown, run_key, budget_no))
-    for key, hold, used, unknown_use in dear:
-        _settle_one(tx, key, hold, used, unknown=unknown_use)
+    for (run_key, budget_no), (held, used, unknown_uses) in sums.items():
+        tx.execute(_SETTLE_BUDGET, (held, used, held, used, unknown_uses, run_key, budget_no))
+    for key, hold, used, unknown in dear:
+        _settle_one(tx, key, hold, used, unknown=unknown)
 
 
-def settle_refused(tx: Transaction, key: DispatchKey, *, sends: int) -> None:
-    """Nothing was done: only what was sent counts, in budgets of dispatches; ``sends`` is 0 where nothing left."""
+def settle_refused(tx: Transaction, key: DispatchKey, facts: DispatchFacts) -> None:
+    """Nothing was done: only what was sent counts, in budgets of dispatches, and nothing where nothing left."""
+    sends = facts.used("dispatches") or 1 if facts.charged else 0
     for hold in key.holds:
         if sends and hold.unit == "dispatches":
             _settle_one(tx, key, hold, sends, unknown=False)
@@ -191,7 +213,8 @@ def settle_at_bound(tx: Transaction, key: DispatchKey, facts: DispatchFacts = _N
         if hold.unit in _TIME_AND_SENDS:
             _settle_one(tx, key, hold, hold.amount, unknown=hold.unit != "dispatches")
         else:
-            _settle_one(tx, key, hold, _charged(hold, facts), unknown=facts.used(hold.unit) is None)
+            used, unknown = _charged(hold, facts)
+            _settle_one(tx, key, hold, used, unknown=unknown)
 
 
 def release(tx: Transaction, key: DispatchKey) -> None:

@@ -13,7 +13,7 @@ import attrs
 
 from .errors import ContentsLeftOut, CustodyElsewhere, UsageError
 from .ledger import Ledger, Reader
-from .ledger_place import identity_in, is_displaced
+from .ledger_place import is_displaced, known_identity
 from .run_reads import RunRow
 from .states import CustodyState
 from .transaction import Transaction
@@ -43,8 +43,7 @@ _NEWEST: Final = {
 
 def as_found(ledger: Ledger, reader: Reader, run: RunRow) -> RunRow:
     """The run with the custody that it will have as soon as somebody writes: a copied file makes copies of its runs."""
-    row = reader.row("SELECT value FROM facts WHERE name = 'ledger'")
-    if run.custody == CustodyState.HELD and is_displaced(row and row[0], ledger.path):
+    if run.custody == CustodyState.HELD and is_displaced(reader, ledger.path):
         return attrs.evolve(run, custody=CustodyState.COPY.value)
     return run
 
@@ -114,7 +113,7 @@ def elsewhere(reader: Reader | Transaction, run_id: str, custody: str) -> Custod
 
 
 def _why_copy(reader: Reader | Transaction, run_id: str) -> str:
-    known = identity_in((reader.row("SELECT value FROM facts WHERE name = 'ledger'") or (None,))[0])
+    known = known_identity(reader)
     brought = reader.row("SELECT 1 FROM imports i JOIN runs r ON r.run_key = i.run_key WHERE r.run_id = ?", (run_id,))
     if brought is None and known is not None and known.copied_from:
         return f"run {run_id} is a copy: this ledger's file was copied, restored or moved to another disk"

@@ -116,15 +116,7 @@ def take_up_attempt(tx: Transaction, key: DispatchKey, *, solitary: bool = False
 def end_call(tx: Transaction, key: DispatchKey, facts: DispatchFacts) -> None:
     """What became of one inner dispatch; its attempt goes on. Raises TransitionRefused when that is known already."""
     end_dispatch(tx, key, facts, DispatchState.INTENDED)
-    match facts.state:
-        case DispatchState.UNKNOWN:
-            pass  # its holds stay held
-        case DispatchState.REFUSED:
-            budgets.settle_refused(tx, key, sends=facts.used("dispatches") or 1 if facts.charged else 0)
-        case _ if facts.charged:
-            budgets.settle(tx, key, facts)
-        case _:
-            budgets.release(tx, key)
+    budgets.settle_ended(tx, key, facts)
     _tell(tx, key, facts)
     crashpoint("dispatch.outcome.inside")
 

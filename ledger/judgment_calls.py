@@ -116,19 +116,7 @@ def end_judgment_call(
     will be dispatched again. An unknown outcome keeps its holds.
     """
     end_dispatch(tx, sent, facts, DispatchState.INTENDED)
-    match facts.state:
-        case DispatchState.ANSWERED:
-            budgets.settle(tx, sent, facts)
-        case DispatchState.FAILED if facts.charged:
-            budgets.settle(tx, sent, facts)
-        case DispatchState.FAILED:
-            budgets.release(tx, sent)
-        case DispatchState.REFUSED:
-            budgets.settle_refused(tx, sent, sends=facts.used("dispatches") or 1 if facts.charged else 0)
-        case DispatchState.UNKNOWN:
-            pass
-        case _:
-            raise ValueError(f"a judge's call does not end as {facts.state}")
+    budgets.settle_ended(tx, sent, facts)
     tx.event(key.run_key, "judgment.call_ended", {
         **_named(key, sent), "state": facts.state, "reason": facts.reason, "message": facts.message,
         "by": facts.settled_by, "duration_us": facts.duration_us, "bytes_sent": facts.bytes_sent,

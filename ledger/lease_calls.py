@@ -110,15 +110,7 @@ def settle_lease_call(tx: Transaction, call: OpenCall, facts: DispatchFacts) -> 
 
 def _end(tx: Transaction, key: DispatchKey, facts: DispatchFacts, old: DispatchState) -> None:
     end_dispatch(tx, key, facts, old)
-    match facts.state:
-        case DispatchState.UNKNOWN:
-            pass  # the holds stay
-        case DispatchState.REFUSED:
-            budgets.settle_refused(tx, key, sends=facts.used("dispatches") or 1 if facts.charged else 0)
-        case DispatchState.ABANDONED:
-            budgets.settle_at_bound(tx, key, facts)
-        case _:
-            budgets.settle(tx, key, facts)
+    budgets.settle_ended(tx, key, facts)
     tx.event(key.run_key, "lease.call_ended", {
         "call": key.call_id, "state": facts.state, "reason": facts.reason, "by": facts.settled_by
     })  # fmt: skip

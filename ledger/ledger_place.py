@@ -17,9 +17,10 @@ from typing import Any, Final
 import attrs
 
 from .canonical import canonical_text
+from .readers import Reader
 from .transaction import Transaction
 
-__all__ = ["LEDGER_FACT", "LedgerIdentity", "find_place", "identity_in", "is_displaced", "ledger_id", "settle_place"]
+__all__ = ["LEDGER_FACT", "LedgerIdentity", "find_place", "is_displaced", "known_identity", "ledger_id", "settle_place"]
 
 LEDGER_FACT: Final = "ledger"
 _READ: Final = "SELECT value FROM facts WHERE name = 'ledger'"
@@ -35,6 +36,15 @@ class LedgerIdentity:
     noticed_us: int | None = None
 
 
+def known_identity(reader: Reader | Transaction) -> LedgerIdentity | None:
+    """What the ledger says of itself, None where no worker has been here yet."""
+    row = reader.row(_READ)
+    if row is None or row[0] is None:
+        return None
+    said: dict[str, Any] = json.loads(row[0])
+    return LedgerIdentity(said["id"], said["place"], tuple(said["copied_from"]), said["noticed_us"])
+
+
 def find_place(path: Path) -> str:
     """The file, as long as it is not copied: its inode, and what tells its volume from others.
 
@@ -47,23 +57,15 @@ def find_place(path: Path) -> str:
     return f"{found.st_ino} {volume}"
 
 
-def identity_in(text: str | None) -> LedgerIdentity | None:
-    """What the fact says, None where no worker has been here yet."""
-    if text is None:
-        return None
-    said: dict[str, Any] = json.loads(text)
-    return LedgerIdentity(said["id"], said["place"], tuple(said["copied_from"]), said["noticed_us"])
-
-
-def is_displaced(text: str | None, path: Path) -> bool:
+def is_displaced(reader: Reader, path: Path) -> bool:
     """Whether the file is another one than the ledger's, for who only reads."""
-    known = identity_in(text)
+    known = known_identity(reader)
     return known is not None and known.place != find_place(path)
 
 
 def ledger_id(tx: Transaction) -> str:
     """This ledger's id."""
-    known = identity_in(tx.row(_READ)[0])
+    known = known_identity(tx)
     assert known is not None, "a worker has settled the place"
     return known.ledger_id
 
@@ -73,8 +75,7 @@ def settle_place(tx: Transaction, path: Path) -> int:
 
     Then its runs become copies, and how many did is returned.
     """
-    row = tx.row(_READ)
-    known, place = identity_in(row and row[0]), find_place(path)
+    known, place = known_identity(tx), find_place(path)
     if known is not None and known.place == place:
         return 0
     if known is None:

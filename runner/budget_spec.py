@@ -12,7 +12,18 @@ from ..ledger.canonical import JsonValue
 from ..ledger.states import BudgetKind
 from .amounts import count, milliseconds, nanousd, seconds_number, usd_text
 
-__all__ = ["ROLES", "TOLD_BY_REQUESTS", "UNITS", "BudgetScope", "BudgetSpec", "BudgetUnit", "UnitForm", "faults_of"]
+__all__ = [
+    "ROLES",
+    "TOLD_BY_REQUESTS",
+    "UNITS",
+    "BudgetScope",
+    "BudgetSpec",
+    "BudgetUnit",
+    "UnitForm",
+    "faults_of",
+    "shown_amount",
+    "unit_key",
+]
 
 
 class BudgetUnit(StrEnum):
@@ -52,6 +63,18 @@ UNITS: Final[Mapping[BudgetUnit, UnitForm]] = {
 }
 
 
+def unit_key(unit: str) -> str:
+    """The unit as a work order writes it."""
+    return UNITS[BudgetUnit(unit)].key
+
+
+def shown_amount(unit: str, amount: int) -> int | float | str:
+    """An amount of a budget's unit as a work order writes it."""
+    shown = UNITS[BudgetUnit(unit)].show(amount)
+    assert isinstance(shown, int | float | str)
+    return shown
+
+
 TOLD_BY_REQUESTS: Final = frozenset(
     {BudgetUnit.TOKENS_IN, BudgetUnit.TOKENS_OUT, BudgetUnit.TOKENS, BudgetUnit.NANOUSD}
 )
@@ -78,6 +101,23 @@ class BudgetSpec:
     def key(self) -> tuple[str, str, str]:
         """No two budgets of a run have the same."""
         return (self.scope_kind.value, self.scope_value, self.unit.value)
+
+    def counts_target(self, variant: str) -> bool:
+        """Whether it counts what is dispatched to the target of that variant."""
+        match self.scope_kind:
+            case BudgetScope.RUN:
+                return True
+            case BudgetScope.ROLE:
+                return self.scope_value == "target"
+            case BudgetScope.VARIANT:
+                return self.scope_value == variant
+
+    @property
+    def counts_judges(self) -> bool:
+        """Whether it counts what judges dispatch."""
+        return self.scope_kind is BudgetScope.RUN or (
+            self.scope_kind is BudgetScope.ROLE and self.scope_value == "judge"
+        )
 
 
 def faults_of(spec: BudgetSpec, *, may_be_told: bool = False) -> tuple[str, str] | None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import attrs
 
 from ..ledger.records import BudgetPlan
 from ..ledger.run_reads import BudgetState
-from .budget_spec import UNITS, BudgetScope, BudgetSpec, BudgetUnit
+from .budget_spec import BudgetSpec, shown_amount, unit_key
 from .descriptions import Description
 from .fork_document import ForkBudget
 from .protocols import Case
-from .report_models import Amount
-from .told_outlooks import told_of, told_sums
+from .told_outlooks import sends_of, told_of, told_sums
 from .work_order_fork import ForkBudgets
 
 __all__ = ["carried_amounts", "fork_budgets", "with_carried"]
@@ -62,32 +60,22 @@ def _line(
     sums: Mapping[tuple[str, str], int],
 ) -> ForkBudget:
     bound, limit, execution = spec.bound_per_dispatch, max(0, spec.limit - carried), description.order.execution
+    counted = {name: count for name, count in to_pay.items() if spec.counts_target(name)}
     least = worst = None
     if told_of(description, spec, sums) is not None:
-        least = sum(
-            _told(description, sums[name, spec.unit.value], count) for name, count in _in_scope(spec, to_pay).items()
-        )
+        least = sum(_told(description, sums[name, spec.unit.value], count) for name, count in counted.items())
         worst = least * execution.attempts_max * execution.dispatches_max
     elif bound is not None:
-        least = bound * _fewest(description, sum(_in_scope(spec, to_pay).values()))
-        worst = bound * sum(_most(description, spec, name, count) for name, count in _in_scope(spec, to_pay).items())
+        least = bound * _fewest(description, sum(counted.values()))
+        worst = bound * sum(_most(description, spec, name, count) for name, count in counted.items())
     return ForkBudget(
-        scope=spec.scope_kind.value, name=spec.scope_value, unit=UNITS[spec.unit].key, kind=spec.kind.value,
-        limit=_amount(spec, limit), carried=_amount(spec, carried),
-        bound_per_dispatch=None if bound is None else _amount(spec, bound),
-        least=None if least is None else _amount(spec, least),
-        worst=None if worst is None else _amount(spec, worst), is_enough=None if least is None else least <= limit,
+        scope=spec.scope_kind.value, name=spec.scope_value, unit=unit_key(spec.unit.value), kind=spec.kind.value,
+        limit=shown_amount(spec.unit.value, limit), carried=shown_amount(spec.unit.value, carried),
+        bound_per_dispatch=None if bound is None else shown_amount(spec.unit.value, bound),
+        least=None if least is None else shown_amount(spec.unit.value, least),
+        worst=None if worst is None else shown_amount(spec.unit.value, worst),
+        is_enough=None if least is None else least <= limit,
     )  # fmt: skip
-
-
-def _in_scope(spec: BudgetSpec, to_pay: Mapping[str, int]) -> dict[str, int]:
-    match spec.scope_kind:
-        case BudgetScope.RUN:
-            return dict(to_pay)
-        case BudgetScope.ROLE:
-            return dict(to_pay) if spec.scope_value == "target" else {}
-        case BudgetScope.VARIANT:
-            return {name: count for name, count in to_pay.items() if name == spec.scope_value}
 
 
 def _told(description: Description, of_all_cases: int, count: int) -> int:
@@ -104,12 +92,6 @@ def _fewest(description: Description, count: int) -> int:
 
 def _most(description: Description, spec: BudgetSpec, variant: str, count: int) -> int:
     execution, talk = description.order.execution, description.conversation
-    sends = int(getattr(description.targets[variant], "wire_sends_max", 1)) if spec.unit is BudgetUnit.DISPATCHES else 1
     calls = 1 if talk is None else talk.spec.turns_max
+    sends = sends_of(description.targets[variant], spec)
     return count * calls * sends * execution.attempts_max * execution.dispatches_max
-
-
-def _amount(spec: BudgetSpec, amount: int) -> Amount:
-    shown: Any = UNITS[spec.unit].show(amount)
-    assert isinstance(shown, int | float | str)
-    return shown

@@ -7,14 +7,14 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from .budget_spec import UNITS, BudgetScope, BudgetSpec, BudgetUnit
+from .budget_spec import BudgetSpec, shown_amount, unit_key
 from .case_selection import ChosenCases
 from .descriptions import Description
 from .device_outlooks import DeviceOutlook
 from .judge_protocols import is_calling
 from .protocols import Target
 from .report_models import Amount, PricesLine
-from .told_outlooks import told_of, told_sums
+from .told_outlooks import sends_of, told_of, told_sums
 from .work_order_judges import settings_of_judges
 
 __all__ = [
@@ -189,43 +189,39 @@ def _conversation(description: Description) -> ConversationOutlook | None:
 
 def _outlook(description: Description, spec: BudgetSpec, sums: Mapping[tuple[str, str], int]) -> BudgetOutlook:
     """Retried attempts and sends multiply, a redirect that is followed is a send of its own; calls of judges count."""
-    execution, form = description.order.execution, UNITS[spec.unit]
-    sides = [target for name, target in description.targets.items() if _applies(spec, name)]
+    execution = description.order.execution
+    sides = [target for name, target in description.targets.items() if spec.counts_target(name)]
     each = description.case_count * description.order.repetitions
     fewest, most = _calls(description)
     judged, judged_most = _judges_calls(description, spec)
     bound = spec.bound_per_dispatch
     least = None if bound is None else (fewest * len(sides) + judged) * bound
     tries = execution.attempts_max * execution.dispatches_max
-    sends = sum(_sends(target, spec) for target in sides)
+    sends = sum(sends_of(target, spec) for target in sides)
     worst = None if bound is None else (most * sends + judged_most) * bound * tries
     if (told := told_of(description, spec, sums)) is not None:
         least, worst = told, told * tries
     return BudgetOutlook(
-        scope=spec.scope_kind.value, name=spec.scope_value, unit=form.key, kind=spec.kind.value,
-        limit=_amount(spec, spec.limit), planned=each * len(sides),
-        bound_per_dispatch=None if bound is None else _amount(spec, bound),
-        least=None if least is None else _amount(spec, least),
-        worst=None if worst is None else _amount(spec, worst),
+        scope=spec.scope_kind.value, name=spec.scope_value, unit=unit_key(spec.unit.value), kind=spec.kind.value,
+        limit=shown_amount(spec.unit.value, spec.limit), planned=each * len(sides),
+        bound_per_dispatch=None if bound is None else shown_amount(spec.unit.value, bound),
+        least=None if least is None else shown_amount(spec.unit.value, least),
+        worst=None if worst is None else shown_amount(spec.unit.value, worst),
         enough_for=None if not bound or not fewest else min(each * len(sides), spec.limit * each // (bound * fewest)),
     )  # fmt: skip
-
-
-def _sends(adapter: object, spec: BudgetSpec) -> int:
-    return int(getattr(adapter, "wire_sends_max", 1)) if spec.unit is BudgetUnit.DISPATCHES else 1
 
 
 def _judges_calls(description: Description, spec: BudgetSpec) -> tuple[int, int]:
     """The fewest and the most calls of judges that the budget counts, nothing being sent twice: of every sample one,
     and at most as many more as a judge may be asked again after a reply that is no verdict.
     """
-    if spec.scope_kind is BudgetScope.VARIANT or (spec.scope_kind is BudgetScope.ROLE and spec.scope_value != "judge"):
+    if not spec.counts_judges:
         return 0, 0
     settings, fewest, most = settings_of_judges(description.order.judges), 0, 0
     for judge in filter(is_calling, description.judges):
         asked = description.planned * settings[judge.name].samples
         fewest += asked
-        most += asked * (1 + int(getattr(judge, "reasks", 0))) * _sends(judge, spec)
+        most += asked * (1 + int(getattr(judge, "reasks", 0))) * sends_of(judge, spec)
     return fewest, most
 
 
@@ -237,19 +233,3 @@ def _calls(description: Description) -> tuple[int, int]:
     if description.turns is None:
         return each, each * talk.spec.turns_max
     return (description.turns * description.order.repetitions,) * 2
-
-
-def _applies(spec: BudgetSpec, variant: str) -> bool:
-    match spec.scope_kind:
-        case BudgetScope.RUN:
-            return True
-        case BudgetScope.ROLE:
-            return spec.scope_value == "target"
-        case BudgetScope.VARIANT:
-            return spec.scope_value == variant
-
-
-def _amount(spec: BudgetSpec, amount: int) -> Amount:
-    shown = UNITS[spec.unit].show(amount)
-    assert isinstance(shown, int | float | str)
-    return shown

@@ -18,14 +18,13 @@ from ..ledger.run_totals import Totals, judge_totals_of, totals_of
 from ..ledger.slot_reads import goes_on_at_us, scores_of
 from ..ledger.states import DispatchState, SlotState
 from .amounts import usd_text
-from .budget_spec import UNITS, BudgetUnit
+from .budget_spec import shown_amount, unit_key
 from .device_outlooks import DeviceUse, devices_of_run
 from .instants import instant
 from .price_lines import by_class, price_lines
 from .protocols import GIVEN
 from .reason_lines import reason_line
 from .report_models import (
-    Amount,
     BudgetLine,
     Executing,
     FlagLine,
@@ -57,9 +56,7 @@ __all__ = [
     "next_command",
     "population_of",
     "run_end",
-    "shown_amount",
     "status_of",
-    "unit_key",
 ]
 
 STATUS_COUNTED_MAX: Final = 100_000
@@ -188,18 +185,6 @@ def _decision(run_id: str, people: Population) -> str:
 def population_of(counts: dict[SlotState, int]) -> Population:
     """The counts with their sum."""
     return Population(planned=sum(counts.values()), **{state.value: counts[state] for state in SlotState})
-
-
-def unit_key(unit: str) -> str:
-    """The unit as a work order writes it."""
-    return UNITS[BudgetUnit(unit)].key
-
-
-def shown_amount(unit: str, amount: int) -> Amount:
-    """An amount of a budget's unit as a work order writes it."""
-    shown = UNITS[BudgetUnit(unit)].show(amount)
-    assert isinstance(shown, int | float | str)
-    return shown
 
 
 def _standing(

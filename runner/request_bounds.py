@@ -110,21 +110,18 @@ def refuse_unbounded(order: WorkOrder | JudgeOrder, targets: Mapping[str, Target
 
 def _counted(spec: BudgetSpec, targets: Mapping[str, Target], judges: Sequence[Judge]) -> list[str]:
     """Whom the budget counts, as far as they cannot tell what a request uses at most, and why where they say so."""
-    is_run = spec.scope_kind is BudgetScope.RUN
-    role = spec.scope_value if spec.scope_kind is BudgetScope.ROLE else ""
     found = [
         _told(f"{target.kind} target {name}" if len(targets) > 1 else f"a {target.kind} target", target, spec)
         for name, target in targets.items()
-        if spec.unit.value not in bounded_units_of(target)
-        and (is_run or role == "target" or (spec.scope_kind is BudgetScope.VARIANT and spec.scope_value == name))
+        if spec.unit.value not in bounded_units_of(target) and spec.counts_target(name)
     ]
-    if is_run or role == "judge":
+    if spec.counts_judges:
         found += [
             _told(f"judge {judge.name}", judge, spec)
             for judge in judges
             if is_calling(judge) and spec.unit.value not in bounded_units_of(judge)
         ]
-    if role == "device":
+    if spec.scope_kind is BudgetScope.ROLE and spec.scope_value == "device":
         found += ["a device cannot tell it" for target in targets.values() if hasattr(target, "devices")]
     return found
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from .budget_spec import BudgetScope, BudgetSpec
+from .budget_spec import BudgetSpec, BudgetUnit
 from .case_files import survey
 from .judge_protocols import is_calling
 from .protocols import Case, SlotView
@@ -15,7 +15,7 @@ from .request_bounds import bounded_units_of
 if TYPE_CHECKING:
     from .descriptions import Description
 
-__all__ = ["told_of", "told_sums"]
+__all__ = ["sends_of", "told_of", "told_sums"]
 
 
 def told_sums(description: Description, *, cases: Iterable[Case] | None = None) -> Mapping[tuple[str, str], int]:
@@ -51,15 +51,17 @@ def told_sums(description: Description, *, cases: Iterable[Case] | None = None) 
     return sums
 
 
+def sends_of(adapter: object, spec: BudgetSpec) -> int:
+    """As how much of the budget one dispatch counts at most: a redirect that is followed is a send of its own."""
+    return int(getattr(adapter, "wire_sends_max", 1)) if spec.unit is BudgetUnit.DISPATCHES else 1
+
+
 def told_of(description: Description, spec: BudgetSpec, sums: Mapping[tuple[str, str], int]) -> int | None:
     """What the plan can use of a budget without a bound at most, nothing being sent twice; None where nobody tells."""
-    unit, scope = spec.unit.value, spec.scope_kind
-    is_judged = scope is BudgetScope.RUN or (scope is BudgetScope.ROLE and spec.scope_value == "judge")
-    if spec.bound_per_dispatch is not None or (is_judged and any(map(is_calling, description.judges))):
+    unit = spec.unit.value
+    if spec.bound_per_dispatch is not None or (spec.counts_judges and any(map(is_calling, description.judges))):
         return None
-    if scope is BudgetScope.ROLE and spec.scope_value != "target":
-        return None
-    names = [spec.scope_value] if scope is BudgetScope.VARIANT else [*description.targets]
-    if not all((name, unit) in sums for name in names):
+    names = [name for name in description.targets if spec.counts_target(name)]
+    if not names or not all((name, unit) in sums for name in names):
         return None
     return sum(sums[name, unit] for name in names) * description.order.repetitions

@@ -14,9 +14,10 @@ from ..ledger.run_reads import RunRow
 from ..ledger.settlements import Decision
 from ..ledger.slot_reads import Unknown
 from ..ledger.states import NextStep, SlotState
+from .budget_spec import shown_amount, unit_key
 from .case_pages import BytesPart, bytes_part
 from .report_models import Amount
-from .reports import instant, shown_amount, unit_key
+from .reports import instant
 
 __all__ = ["Preview", "UnknownLine", "UnknownList", "preview", "unknown_list"]
 

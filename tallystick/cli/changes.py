@@ -12,9 +12,8 @@ from ..ledger.errors import UsageError
 from ..ledger.ledger import Ledger
 from ..ledger.records import BudgetPlan
 from ..ledger.run_reads import RunRow, own_budgets_of
-from ..runner.budget_spec import UNITS, BudgetUnit
+from ..runner.budget_spec import UNITS, BudgetUnit, shown_amount, unit_key
 from ..runner.errors import AmountInvalid
-from ..runner.reports import shown_amount, unit_key
 
 __all__ = ["Amendment", "Changes", "apply_changes", "made_by", "plan_of", "read_changes"]
 

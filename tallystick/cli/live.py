@@ -10,7 +10,8 @@ from typing import Any, Final
 from ..ledger.ledger import Ledger
 from ..ledger.run_reads import own_budgets_of
 from ..ledger.states import SlotState
-from ..runner.reports import instant, shown_amount, unit_key
+from ..runner.budget_spec import shown_amount, unit_key
+from ..runner.reports import instant
 from ..runner.stopping import StopSwitch
 from ..runner.tally import Tally
 from .screen import PlainScreen, is_terminal, safe

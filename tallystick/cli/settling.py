@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import attrs
-import click
 from pydantic import BaseModel, ConfigDict
 
 from ..ledger.canonical import canonical_text, digest_of_bytes
@@ -18,11 +16,13 @@ from ..ledger.ledger import Ledger
 from ..ledger.run_reads import RunRow
 from ..ledger.settlements import Decision, Settlement
 from ..ledger.slot_reads import Unknown, unknown_outcomes
+from ..runner.budget_spec import shown_amount, unit_key
 from ..runner.reconciling import settle_all
-from ..runner.reports import shown_amount, status_of, unit_key
+from ..runner.reports import status_of
 from ..runner.unknowns import Preview, preview, unknown_list
 from . import unknown_screen
 from .answer_files import read_landed
+from .asking import is_wanted
 from .changes import made_by
 from .choosing import named_or_newest
 from .output import write_json
@@ -148,18 +148,11 @@ def _settle_one(ledger: Ledger, settlement: Settlement, *, case: str) -> Settled
 
 
 def _is_wanted(settings: Settings, found: Preview, decision: Decision, *, yes: bool) -> bool:
-    screen = settings.progress_screen()
     if not settings.json:
+        screen = settings.progress_screen()
         for line in preview_lines(found, decision):
             screen.line(line)
-    if yes:
-        return True
-    if settings.json or not sys.stdin.isatty():
-        raise UsageError("this is no terminal to ask on, and nothing was changed", "add --yes to settle without asking")
-    if click.confirm("Settle them?", err=True):
-        return True
-    screen.line("nothing was changed")
-    return False
+    return is_wanted(settings, "Settle them?", verb="settle", yes=yes)
 
 
 def preview_lines(found: Preview, decision: Decision) -> list[str]:

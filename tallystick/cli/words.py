@@ -15,6 +15,7 @@ from ..renderers.words import (
     money_or_count,
     people_line,
     plural,
+    price_words,
 )
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "money_or_count",
     "people_line",
     "plural",
+    "price_words",
 ]

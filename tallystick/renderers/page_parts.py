@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ..runner.report_document import GroupLine, RunReport, ScoreInterval
-from ..runner.report_models import BudgetLine, Population, PricesLine, TotalsPart
+from ..runner.report_models import BudgetLine, Population, TotalsPart
 from .charts import Chart, duration_chart, has_charts, mean_chart, rate_chart, time_chart
 from .markup import Markup, element, join, table
 from .words import (
@@ -17,6 +17,7 @@ from .words import (
     money_or_count,
     people_line,
     plural,
+    price_words,
     rate_words,
     seconds_words,
     state_word,
@@ -193,7 +194,7 @@ def budgets_part(summary: RunReport) -> Markup:
     return _section(
         "budgets", "Spend", table(_TOTALS, _totals(summary)), table(columns, rows) if rows else None,
         element("div", *bars, class_="bars") if bars else None, _spend_legend() if bars else None, *silent,
-        _by_class(summary), *(element("p", _priced(one), class_="soft") for one in summary.prices),
+        _by_class(summary), *(element("p", f"Prices {price_words(one)}.", class_="soft") for one in summary.prices),
     )  # fmt: skip
 
 
@@ -206,11 +207,6 @@ def _by_class(summary: RunReport) -> Markup | None:
     classes = list(dict.fromkeys(one for part in told.values() for one in part))
     rows = [[name, *(part.get(one, "") for one in classes)] for name, part in told.items()]
     return table(["tokens by", *(f">{one.replace('_', ' ')}" for one in classes)], rows)
-
-
-def _priced(one: PricesLine) -> str:
-    place = one.file or "in the work order"
-    return f"Prices of {one.as_of or 'no stated day'}, {place} ({one.digest[:19]}…)."
 
 
 _TOTALS: Final = (

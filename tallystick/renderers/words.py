@@ -8,7 +8,7 @@ from typing import Final
 from ..ledger.settlements import Decision
 from ..ledger.states import IfUnknown
 from ..runner.evaluation_models import AgreementLine
-from ..runner.report_models import BudgetLine, FlagLine, Population
+from ..runner.report_models import BudgetLine, FlagLine, Population, PricesLine
 
 __all__ = [
     "IF_UNKNOWN",
@@ -25,6 +25,7 @@ __all__ = [
     "money_or_count",
     "people_line",
     "plural",
+    "price_words",
     "rate_words",
     "seconds_words",
     "state_word",
@@ -69,6 +70,12 @@ def flag_words(lines: Iterable[FlagLine]) -> str:
 def plural(count: int, word: str, words: str = "") -> str:
     """``1 case``, ``2 cases``."""
     return f"{count} {word if count == 1 else words or word + 's'}"
+
+
+def price_words(one: PricesLine) -> str:
+    """Which prices: their day, their file, and the beginning of the digest of what is in it."""
+    place = one.file or "in the work order"
+    return f"of {one.as_of or 'no stated day'}, {place} ({one.digest[:19]}…)"
 
 
 def people_line(people: Population) -> str:
