@@ -14,7 +14,6 @@ _JUDGMENT: Final = (
     " || ' attempt ' || j.attempt_no"
 )
 _OF_RUN: Final = "JOIN runs r ON r.run_key = j.run_key AND r.state NOT IN ('planning', 'importing')"
-_VERDICTS: Final = "evaluation_no, judge_no, slot_no, attempt_no, sample_no, passed, score, reason"
 _TOLD: Final = (
     # The newest of each: what gave no verdict may have been tried again.
     "SELECT e.run_key, json_extract(e.body, '$.evaluation') AS evaluation_no,"
@@ -24,6 +23,15 @@ _TOLD: Final = (
     " json_extract(v.value, '$[5]') AS reason, max(e.event_no) FROM events e, json_each(e.body, '$.rows') v"
     " WHERE e.kind = 'observation.judged' AND json_valid(e.body) GROUP BY 1, 2, 3, 4, 5, 6"
 )
+_GIVEN: Final = (
+    "SELECT t.run_key, t.evaluation_no, t.judge_no, t.slot_no, t.attempt_no,"
+    " coalesce(o.state IN ('judged', 'no_verdict'), 0) AS ended,"
+    " o.run_key IS NULL OR (o.state IN ('judged', 'no_verdict') AND (o.passed IS NOT t.passed OR o.score IS NOT t.score"
+    f" OR o.reason IS NOT t.reason)) AS is_other FROM ({_TOLD}) t LEFT JOIN judgments o ON o.run_key = t.run_key"
+    " AND o.evaluation_no = t.evaluation_no AND o.judge_no = t.judge_no AND o.slot_no = t.slot_no"
+    " AND o.attempt_no = t.attempt_no AND o.sample_no = t.sample_no"
+)
+"""What the history tells of judgments, beside their rows."""
 
 JUDGMENT_RULES: Final[tuple[Rule, ...]] = (
     Rule(
@@ -56,17 +64,12 @@ JUDGMENT_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "judgment.not_told",
-        "verdicts are not what the history tells",
-        f"SELECT {_JUDGMENT} FROM (SELECT run_key, {_VERDICTS} FROM judgments WHERE state IN ('judged', 'no_verdict')"
-        f" EXCEPT SELECT run_key, {_VERDICTS} FROM ({_TOLD})) j {_OF_RUN}",
-        _RESTORE,
-    ),
-    Rule(
-        "judgment.missing",
-        "the history tells of verdicts that are not there",
-        f"SELECT {_JUDGMENT} FROM ({_TOLD}) j {_OF_RUN} WHERE NOT EXISTS (SELECT 1 FROM judgments o"
-        " WHERE o.run_key = j.run_key AND o.evaluation_no = j.evaluation_no AND o.judge_no = j.judge_no"
-        " AND o.slot_no = j.slot_no AND o.attempt_no = j.attempt_no AND o.sample_no = j.sample_no)",
+        "verdicts are not those that the history tells",
+        f"WITH given AS MATERIALIZED ({_GIVEN}) SELECT {_JUDGMENT} FROM given j {_OF_RUN} WHERE j.is_other"
+        " UNION ALL SELECT 'run ' || r.run_id || ': ' || -sum(j.untold) || ' more than are told' FROM (SELECT run_key,"
+        " sum(ended) AS untold FROM given GROUP BY run_key UNION ALL SELECT run_key, -count(*) FROM judgments"
+        f" WHERE state IN ('judged', 'no_verdict') GROUP BY run_key) j {_OF_RUN} GROUP BY r.run_key"
+        " HAVING sum(j.untold) <> 0",
         _RESTORE,
     ),
     Rule(

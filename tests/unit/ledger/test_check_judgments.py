@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from tallystick.ledger.canonical import digest_of_bytes
@@ -19,7 +21,6 @@ from tests.unit.ledger.factories import begin, evaluation_plan, new_run, observe
 
 FAULTS: dict[str, tuple[str, ...]] = {
     "judgment.not_told": ("UPDATE judgments SET passed = 1 - passed WHERE state = 'judged'",),
-    "judgment.missing": ("DELETE FROM judgments WHERE state = 'judged'",),
     "judgment.intended_without_judging": ("UPDATE judgments SET state = 'pending' WHERE state = 'judging'",),
     "judgment.call_of_another": (
         """UPDATE judgments SET call_id = (SELECT call_id FROM calls WHERE owner = 'attempt' AND slot_no = 1)
@@ -61,6 +62,23 @@ def judged(ledger: Ledger) -> None:
 def test_an_evaluation_that_is_going_on_is_sound(ledger: Ledger) -> None:
     judged(ledger)
     assert check_ledger(ledger) == []
+
+
+NOT_TOLD = (
+    "UPDATE judgments SET reason = 'other' WHERE state = 'judged'",
+    "DELETE FROM judgments WHERE state = 'judged'",
+    "UPDATE judgments SET state = 'judged', passed = 1 WHERE state = 'pending' AND slot_no = 3",
+)
+
+
+@pytest.mark.parametrize("fault", NOT_TOLD)
+def test_a_verdict_that_is_another_missing_or_too_many_is_found(fault: str, ledger: Ledger) -> None:
+    judged(ledger)
+    with contextlib.closing(raw(ledger.path)) as connection:
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        assert connection.execute(fault).rowcount != 0, "the fault must be one"
+    assert "judgment.not_told" in {finding.code for finding in check_ledger(ledger)}
 
 
 @pytest.mark.parametrize("code", FAULTS)
