@@ -97,7 +97,8 @@ class Mark:
 class RunHistory:
     """How the run stood at event ``event_no``; see the module. Slots that no event speaks of are pending.
 
-    ``later_custody`` is the custody that a change after the event found, None where there was none since.
+    ``epoch`` is that of its custody. ``later_custody`` is the custody that a change after the event found, None where
+    there was none since.
     ``no_verdicts`` counts judgments without a verdict by evaluation, ``out_of_budget`` those of them without room.
     ``selected_at`` has the event by which each slot was selected, 0 where it is not. ``is_newest`` says that nothing
     has happened since, as far as ``noted_to``.
@@ -114,6 +115,7 @@ class RunHistory:
     started_us: int | None = None
     ended_us: int | None = None
     active_us: int = 0
+    epoch: int = 1
     codes: bytearray = attrs.field(factory=bytearray)
     attempts: array[int] = attrs.field(factory=lambda: array("q"))
     selected_at: array[int] = attrs.field(factory=lambda: array("q"))

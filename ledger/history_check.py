@@ -56,9 +56,13 @@ def known_of(reader: Reader, run_key: int, events: Iterable[EventRow] | None = N
 
 def _of_run(reader: Reader, known: Known) -> Iterator[str]:
     history = known.history
-    state, active_us = reader.row("SELECT state, active_us FROM runs WHERE run_key = ?", (history.run_key,))
+    state, active_us, epoch = reader.row(
+        "SELECT state, active_us, custody_epoch FROM runs WHERE run_key = ?", (history.run_key,)
+    )
     if (state, active_us) != (history.run_state, history.active_us) and state in ("open", "finished", "cancelled"):
         yield f"is {state}, told {history.run_state}"
+    if epoch != history.epoch:
+        yield f"has the epoch {epoch}, told {history.epoch}"
     yield from _plan(reader, history.run_key)
     yield from _slots(reader, history)
     yield from _open_ones(reader, history)

@@ -319,6 +319,11 @@ def _noted(history: RunHistory, mark: Mark) -> None:
     history.marks.append(mark)
 
 
+def _custody_changed(history: RunHistory, mark: Mark) -> None:
+    history.epoch = int(mark.body["epoch"])
+    _noted(history, mark)
+
+
 def note_later(history: RunHistory, kind: str, text: str) -> None:
     """Remember of an event beyond the one that is asked for what its rows must not show."""
     if kind in INTENTS:
@@ -353,18 +358,18 @@ EFFECTS: Final[dict[str, Effect]] = {
     "judgments.retried": _judgments_retried,
     "lease.lost": _noted,
     "observation.judged": _judged,
-    "run.adopted": _noted,
+    "run.adopted": _custody_changed,
     "run.cancelled": _cancelled,
-    "run.custody_lost": _noted,
+    "run.custody_lost": _custody_changed,
     "run.finished": _finished,
     "run.grown": _grown,
     "run.left": _left,
-    "run.moving": _noted,
+    "run.moving": _custody_changed,
     "run.opened": _opened,
     "run.planned": _planned,
     "run.recovered": _recovered,
     "run.stop_asked": _noted,
-    "run.taken_over": _noted,
+    "run.taken_over": _custody_changed,
     "session.begun": _begun,
     "slot.kept": _kept,
     "slot.parked": _parked,

@@ -200,6 +200,11 @@ _RUN: Final = (
     "SELECT r.run_id, r.name, r.state, r.planned, e.event_no, lower(hex(e.hash)) FROM runs r"
     " LEFT JOIN events e ON e.run_key = r.run_key WHERE r.run_key = ? ORDER BY e.event_no DESC LIMIT 1"
 )
+_CUSTODY: Final = (
+    "SELECT kind FROM events WHERE run_key = ? AND kind IN"
+    " ('run.adopted', 'run.custody_lost', 'run.moving', 'run.taken_over') ORDER BY event_no DESC LIMIT 1"
+)
+"""The newest event that changes who may go on with a run."""
 
 
 def _look(manifest: Manifest, scratch: Scratch, events: EventsRead | None) -> None:
@@ -237,6 +242,8 @@ def _compare_runs(manifest: Manifest, rows: Reader) -> None:
         told = (entry.run, entry.name, entry.state, entry.planned, entry.event_no, entry.event_hash)
         if (found := rows.row(_RUN, (key,))) != told:
             raise NotOurZip(f"run {entry.run} is {found}, and {MANIFEST} says {told}")
+        if entry.custody == "move" and rows.row(_CUSTODY, (key,)) != ("run.moving",):
+            raise NotOurZip(f"run {entry.run} is to be moved by it, and the run's history does not say so")
         _compare_left_out(entry, rows.row("SELECT left_out FROM runs WHERE run_key = ?", (key,))[0])
     if (count := rows.row("SELECT count(*) FROM runs")[0]) != len(manifest.runs):
         raise NotOurZip(f"it has {count} runs, and {MANIFEST} says {len(manifest.runs)}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.ledger import coordinators, run_ends, snapshot_export, snapshot_import
+from tallystick.ledger import coordinators, custody_changes, run_ends, snapshot_export, snapshot_import
 from tallystick.ledger.custody_changes import adopt
 from tallystick.ledger.errors import (
     RunBusy,
@@ -95,7 +95,7 @@ def test_what_the_dead_held_keeps_no_run_from_being_moved(ledger: Ledger, other:
 
 
 def test_what_the_dead_held_keeps_no_ledger_from_learning_that_a_run_was_adopted(
-    ledger: Ledger, other: Ledger, tmp_path: Path
+    ledger: Ledger, other: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = full_run(ledger)
     carry(ledger, other, run.run_id, tmp_path)
@@ -105,6 +105,10 @@ def test_what_the_dead_held_keeps_no_ledger_from_learning_that_a_run_was_adopted
         assert alive.line()
         with pytest.raises(RunBusy, match=f"process {alive.pid} "):
             carry(other, ledger, run.run_id, tmp_path)
+        with monkeypatch.context() as patched:
+            patched.setattr(custody_changes, "dead_leases", lambda *_, **__: ())  # it came just after the look
+            with pytest.raises(RunBusy, match="another process"):
+                import_snapshot(ledger, tmp_path / "carried.zip")
         assert custody(ledger, run.run_id) == ("open", "held", 1)
     with pytest.raises(SnapshotDiverged, match="goes on here no more"):
         carry(other, ledger, run.run_id, tmp_path)
