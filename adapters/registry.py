@@ -106,7 +106,8 @@ def listed() -> Iterator[Listed]:
 
 
 def _made(group: str, kind: str, table: Mapping[str, Any], *, folder: Path, place: str) -> Any:
-    points = _entry_points(group).get(kind, ())
+    # What we bring ourselves cannot be replaced by what is installed, and needs no look at every package that is.
+    points = () if kind in _BUILT_IN[group] else _entry_points(group).get(kind, ())
     if points[1:]:
         what = f'{place}.kind: "{kind}" is not one adapter: {_clash(points)}'
         raise KindAmbiguous(what, "Uninstall all of them but one", place=place)
@@ -179,5 +180,4 @@ def _our_package() -> Package:
 
 @functools.cache
 def _entry_points(group: str) -> dict[str, tuple[importlib.metadata.EntryPoint, ...]]:
-    # What we bring ourselves cannot be replaced by a package that is installed.
     return {name: points for name, points in entry_points_of(group).items() if name not in _BUILT_IN[group]}

@@ -65,6 +65,20 @@ def test_installed_adapter_cannot_take_the_place_of_a_built_in_one(installed: An
     assert isinstance(target_from_work_order("http", {"url": "http://x/"}, folder=Path(), place="target"), HttpTarget)
 
 
+def test_built_in_kinds_are_found_without_a_look_at_every_package(
+    installed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed("own", "tallystick.adapters.http_target:from_work_order")
+    looks: list[str] = []
+    monkeypatch.setattr(registry, "entry_points_of", lambda group: looks.append(group) or {})
+    target_from_work_order("http", {"url": "http://x/"}, folder=Path(), place="target")
+    judge_from_work_order("exact", {}, folder=Path(), place="judges[0]")
+    assert looks == []
+    with pytest.raises(KindUnknown):
+        target_from_work_order("own", {}, folder=Path(), place="target")
+    assert looks == [TARGETS]
+
+
 def test_installed_adapter_that_cannot_be_imported_is_told_in_one_line(installed: Any) -> None:
     installed("own", "no_such_module_here:factory")
     with pytest.raises(TargetNotFound, match=r'the adapter of kind "own" \(of no package\) cannot be imported'):
