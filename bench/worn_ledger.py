@@ -192,17 +192,12 @@ def _events(connection: driver.Connection, worn: int) -> Iterator[tuple[Any, ...
     observed: dict[str, JsonValue] = {"reason": "", "by": "wire", "answer": ANSWER_DIGEST}
     for slot_no in range(2, worn + 1):
         about: dict[str, JsonValue] = {"slot": slot_no, "attempt": 1, "call": f"{slot_no:026d}", "dispatch": 1}
-        told = [("dispatch.intended", {**about, **intended}), ("attempt.observed", {**about, **observed})]
-        if slot_no % CONCURRENCY == 0 or slot_no == worn:
-            told.append(
-                ("observation.judged", _judged(max(2, slot_no - (slot_no % CONCURRENCY or CONCURRENCY) + 1), slot_no))
-            )
-        for kind, body in told:
+        judged: dict[str, JsonValue] = {"evaluation": 1, "rows": [[1, slot_no, 1, True, None, None, 1]]}
+        for kind, body in (
+            ("dispatch.intended", {**about, **intended}),
+            ("attempt.observed", {**about, **observed}),
+            ("observation.judged", judged),
+        ):
             number, text, at_us = number + 1, canonical_text(body), _BEGAN_US + slot_no
             digest = chained_hash(digest, number, kind, at_us, text)
             yield number, kind, at_us, text, digest
-
-
-def _judged(first: int, last: int) -> dict[str, JsonValue]:
-    """What observations that ended together were judged."""
-    return {"evaluation": 1, "rows": [[1, slot_no, 1, True, None, None, 1] for slot_no in range(first, last + 1)]}
