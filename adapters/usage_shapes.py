@@ -160,13 +160,18 @@ def _plain(raw: Mapping[str, JsonValue]) -> Usage:
     return attrs.evolve(read, classes={one: count for one, count in sides if count is not None})
 
 
-@attrs.define
 class _Side:
-    """What went in, or what came out: its counts read one by one, with what was wrong."""
+    """What went in, or what came out: its counts read one by one, with what was wrong.
 
-    raw: Mapping[str, JsonValue]
-    problems: list[str]
-    is_unfit: bool = False  # something that tells how it is parted is there and cannot be read
+    ``is_unfit``: something that tells how it is parted is there and cannot be read.
+    """
+
+    __slots__ = ("is_unfit", "problems", "raw")
+
+    def __init__(self, raw: Mapping[str, JsonValue], problems: list[str]) -> None:
+        self.raw = raw
+        self.problems = problems
+        self.is_unfit = False
 
     def total(self, key: str) -> int | None:
         """A count that has to be there."""
@@ -176,22 +181,30 @@ class _Side:
             return None
         return self._count(key, value)
 
-    def detail(self, *path: str) -> int | None:
+    def detail(self, key: str) -> int | None:
         """A count that need not be there."""
-        value: JsonValue = self.raw
-        for depth, key in enumerate(path):
-            if not isinstance(value, Mapping):
-                self.add(f"{'.'.join(path[:depth])} is {shown(value)}, not a mapping")
-                self.is_unfit = True
-                return None
-            value = value.get(key)
-            if value is None:
-                return None
-        count = self._count(".".join(path), value)
+        value = self.raw.get(key)
+        return None if value is None else self._detail(key, value)
+
+    def details(self, holder: str, *keys: str) -> Sequence[int | None]:
+        """Counts that need not be there, in a mapping that need not be there either."""
+        held = self.raw.get(holder)
+        if isinstance(held, dict | Mapping):
+            return [None if (value := held.get(key)) is None else self._detail(f"{holder}.{key}", value)
+                    for key in keys]  # fmt: skip
+        if held is not None:
+            self.add(f"{holder} is {shown(held)}, not a mapping")
+            self.is_unfit = True
+        return (None,) * len(keys)
+
+    def _detail(self, name: str, value: JsonValue) -> int | None:
+        count = self._count(name, value)
         self.is_unfit |= count is None
         return count
 
     def _count(self, name: str, value: JsonValue) -> int | None:
+        if type(value) is int and 0 <= value <= USAGE_MAX:
+            return value  # as nearly all are: each answer is read here
         try:
             return count_of(value)
         except ValueError as fault:
@@ -216,20 +229,16 @@ def _parts_of_totals(raw: Mapping[str, JsonValue], key_in: str, key_out: str) ->
     inwards, outwards = _Side(raw, problems), _Side(raw, problems)
     total_in, total_out = inwards.total(key_in), outwards.total(key_out)
     in_details, out_details = f"{key_in}_details", f"{key_out}_details"
-    cached = inwards.detail(in_details, "cached_tokens")
+    cached, spoken, written = inwards.details(in_details, "cached_tokens", "audio_tokens", "cache_write_tokens")
     if cached is None:
         cached = inwards.detail("prompt_cache_hit_tokens")  # DeepSeek
-    spoken = inwards.detail(in_details, "audio_tokens")
-    written = inwards.detail(in_details, "cache_write_tokens")  # OpenRouter
-    reasoning = outwards.detail(out_details, "reasoning_tokens")
-    sound = outwards.detail(out_details, "audio_tokens")
-    whole = _Side(raw, problems)
-    told = whole.detail("total_tokens")
+    reasoning, sound = outwards.details(out_details, "reasoning_tokens", "audio_tokens")
+    told = _Side(raw, problems).detail("total_tokens")
     if total_in is not None and total_out is not None and told is not None and told != total_in + total_out:
         if reasoning and told == total_in + total_out + reasoning:
             total_out += reasoning  # xAI: reasoning is counted beside what came out
         else:
-            whole.add(f"total_tokens is {told}, and {key_in} and {key_out} are {total_in} and {total_out}")
+            inwards.add(f"total_tokens is {told}, and {key_in} and {key_out} are {total_in} and {total_out}")
             total_in = total_out = None
     if cached and spoken:
         inwards.add(f"{in_details}: how much of the audio was cached is not told")
@@ -249,11 +258,13 @@ def _rest(
 ) -> _Parted:
     """What the parts leave of the total; a total that is less than its parts is not believed."""
     told = {one: count for one, count in parts.items() if count is not None}
+    if total is None:
+        return _Parted()
     for one, count in told.items():
-        if total is not None and count > total:
+        if count > total:
             side.add(f"{key} is {total}, and {count} of them are {one.value}")
             return _Parted()
-    if total is None or side.is_unfit:
+    if side.is_unfit:
         return _Parted(total)
     left = total - sum(told.values())
     if left < 0:
@@ -277,7 +288,7 @@ def _messages(raw: Mapping[str, JsonValue]) -> Usage:
     classes |= _written(inwards, written)
     told = {one: count for one, count in classes.items() if count is not None}
     is_whole = total_in is not None and not inwards.is_unfit
-    reasoning = outwards.detail("output_tokens_details", "thinking_tokens")
+    reasoning = outwards.details("output_tokens_details", "thinking_tokens")[0]
     out = _rest(outwards, "output_tokens", total_out, {TokenClass.REASONING: reasoning}, TokenClass.OUTPUT)
     usage = _usage(raw, problems, _Parted(total_in, told if is_whole else {}), out)
     return attrs.evolve(usage, besides=_tools(raw.get("server_tool_use")))
@@ -285,8 +296,7 @@ def _messages(raw: Mapping[str, JsonValue]) -> Usage:
 
 def _written(side: _Side, written: int | None) -> dict[TokenClass, int | None]:
     """What was written to a cache, by how long it lasts."""
-    short = side.detail("cache_creation", "ephemeral_5m_input_tokens")
-    long = side.detail("cache_creation", "ephemeral_1h_input_tokens")
+    short, long = side.details("cache_creation", "ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens")
     if short is None and long is None:
         return {TokenClass.CACHE_WRITE: written}
     if (short or 0) + (long or 0) != (written or 0):
