@@ -70,7 +70,12 @@ def test_built_in_kinds_are_found_without_a_look_at_every_package(
 ) -> None:
     installed("own", "tallystick.adapters.http_target:from_work_order")
     looks: list[str] = []
-    monkeypatch.setattr(registry, "entry_points_of", lambda group: looks.append(group) or {})
+
+    def look(group: str) -> dict[str, Any]:
+        looks.append(group)
+        return {}
+
+    monkeypatch.setattr(registry, "entry_points_of", look)
     target_from_work_order("http", {"url": "http://x/"}, folder=Path(), place="target")
     judge_from_work_order("exact", {}, folder=Path(), place="judges[0]")
     assert looks == []
