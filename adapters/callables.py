@@ -38,7 +38,7 @@ def find_object(*, function: str, file: str | None, folder: Path, place: str) ->
     else:
         name = function
         module, recorded = _loaded(file, folder, f"{place}.file"), f"{file}:{function}"
-    return _attribute(module, name, f"{place}.function"), recorded
+    return _attribute(module, name, f"{place}.function", file or module.__name__), recorded
 
 
 def _imported(module_name: str, folder: Path, place: str) -> ModuleType:
@@ -81,7 +81,7 @@ def _unloadable(what: str, cause: Exception, place: str) -> TargetNotFound:
     return TargetNotFound(f"{place}: {what} could not be imported ({told})", "Correct its name or its code")
 
 
-def _attribute(module: ModuleType, name: str, place: str) -> Any:
+def _attribute(module: ModuleType, name: str, place: str, shown: str) -> Any:
     found: Any = module
     for part in name.split("."):
         try:
@@ -89,7 +89,7 @@ def _attribute(module: ModuleType, name: str, place: str) -> Any:
         except AttributeError:
             known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
             remedy = nearest(name, known) if known else "Correct its name"
-            raise TargetNotFound(f'{place}: {module.__name__} has no "{name}"', remedy) from None
+            raise TargetNotFound(f'{place}: {shown} has no "{name}"', remedy) from None
     return found
 
 
@@ -102,8 +102,8 @@ def is_async(function: Callable[..., Any]) -> bool:
     )
 
 
-def refuse_unfit(function: Callable[..., Any], arguments: Mapping[str, JsonValue], *, place: str, what: str) -> None:
-    """Raise WorkOrderInvalid where the function does not take one positional value and these arguments."""
+def refuse_unfit(function: Callable[..., Any], arguments: Mapping[str, JsonValue], *, place: str, name: str) -> None:
+    """Raise WorkOrderInvalid where the function, called ``name`` there, does not take a case and these arguments."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -112,8 +112,8 @@ def refuse_unfit(function: Callable[..., Any], arguments: Mapping[str, JsonValue
         signature.bind(object(), **arguments)
     except TypeError as fault:
         raise WorkOrderInvalid(
-            f"{place}: {name_of(function)}{signature} cannot be called with {what}"
-            f"{''.join(f', {name}=...' for name in arguments)} ({fault})",
+            f"{place}: {name}({', '.join(signature.parameters)}) cannot be called with a case"
+            f"{''.join(f', {argument}=...' for argument in arguments)} ({fault})",
             "Correct its parameters, or the table's arguments",
             place=place,
         ) from None

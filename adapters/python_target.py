@@ -190,7 +190,7 @@ class PythonTarget:
         known = {**self.arguments, "turn": None} if self.needs_turns else self.arguments
         if self._client is not None:
             known = {**known, self._client.name: None}
-        refuse_unfit(self.function, known, place=self._place, what="a case")
+        refuse_unfit(self.function, known, place=self._place, name=self.name)
 
     def goes_around(self) -> tuple[str, ...]:
         """Under which names its code can send past the guarded client, as far as they tell."""

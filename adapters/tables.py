@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -63,7 +63,19 @@ def _told(fault: Mapping[str, Any], model: type[BaseModel]) -> tuple[str, str]:
         return str(fault["ctx"]["error"]), ""
     if kind in {"literal_error", "enum"}:
         return f"{_shown(fault['input'])} is not known here", f"Write one of {fault['ctx']['expected']}"
-    return f"{_shown(fault['input'])} cannot stand here: it {fault['msg'].removeprefix('Input ')}", ""
+    what = f"{_shown(fault['input'])} cannot stand here: it {fault['msg'].removeprefix('Input ')}"
+    return what, _REMEDIES.get(kind, "")
+
+
+# pydantic's type of a fault: what helps.
+_REMEDIES: Final[Mapping[str, str]] = {
+    "int_type": "Write a whole number, without quotes",
+    "float_type": "Write a number, without quotes",
+    "bool_type": "Write true or false, without quotes",
+    "string_type": "Write text in quotes",
+    "list_type": "Write a list in square brackets",
+    "dict_type": "Write a table of keys",
+}
 
 
 def _keys_at(location: Sequence[int | str], model: type[BaseModel]) -> list[str]:

@@ -7,6 +7,7 @@ that. Targets and judges are checked here for their ``kind`` alone: the rest of 
 from __future__ import annotations
 
 import json
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -402,7 +403,7 @@ def _told(fault: Mapping[str, Any], model: type[BaseModel]) -> tuple[str, str]:
         case "extra_forbidden":
             return "there is no such key", nearest(key, model.model_fields)
         case "missing":
-            return "this key is missing", f"Add it: {model.model_fields[key].description}".replace("`", '"')
+            return "this key is missing", _addition(key, model)
         case "literal_error":
             return f"{shown} is not known here", "Write " + context["expected"].replace("'", '"')
         case "value_error":
@@ -412,6 +413,13 @@ def _told(fault: Mapping[str, Any], model: type[BaseModel]) -> tuple[str, str]:
             return f"{shown} is {wanted}", remedy.format(**context)
         case _:
             return f"{shown} cannot stand here: {fault['msg'][:1].lower()}{fault['msg'][1:]}", "Correct it"
+
+
+def _addition(key: str, model: type[BaseModel]) -> str:
+    field = model.model_fields[key]
+    if typing.get_origin(field.annotation) is Literal and len(only := typing.get_args(field.annotation)) == 1:
+        return f"Write {key} = {json.dumps(only[0])}"
+    return f"Add it: {field.description}".replace("`", '"')
 
 
 # pydantic's type of a fault: what the value is, and the remedy.

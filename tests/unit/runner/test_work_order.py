@@ -163,7 +163,7 @@ def test_the_case_file_is_relative_to_the_work_order_and_not_to_the_current_fold
 ALL = HEAD + CASES + TARGET
 RUN = ALL + "[execution]\n"
 BAD = [
-    ("", "order.toml: version: this key is missing"),
+    ("", "order.toml: version: this key is missing. Write version = 1"),
     ("version = 2\n", "order.toml:1: version: 2 is not known here. Write 1"),
     ('version = "1"\n', 'order.toml:1: version: "1" is not known here'),
     (HEAD + CASES, "order.toml: there is no target. Give [target], or [variants.NAME.target]"),
