@@ -20,7 +20,7 @@ from typing import Any, Final
 import attrs
 
 from ..ledger.canonical import JsonValue, canonical_text, digest_of_value, printable
-from ..ledger.errors import IdentityChanged, UsageError
+from ..ledger.errors import UsageError
 from .budget_spec import UNITS, BudgetSpec
 from .errors import IdentityNewer
 from .price_use import PricesUsed
@@ -36,10 +36,10 @@ __all__ = [
     "Section",
     "compare",
     "compare_asked",
+    "dotted",
     "evaluation_document",
     "identity_digest",
     "identity_document",
-    "refuse_changes",
 ]
 
 IDENTITY_VERSION: Final = 1
@@ -74,9 +74,14 @@ class Difference:
     """One key that is not what it was. ``then`` and ``now`` are JSON text, cut to what differs, or ``(absent)``."""
 
     section: Section
-    key: str
+    keys: tuple[str, ...]
     then: str
     now: str
+
+    @property
+    def key(self) -> str:
+        """The way to it with dots."""
+        return dotted(self.keys)
 
     def __str__(self) -> str:
         return f"{self.key}: {self.then} -> {self.now}"
@@ -185,21 +190,8 @@ def compare(
             for key in now_default:
                 if key in then_default or key not in then:
                     then.pop(key, None), today.pop(key, None)
-        found.extend(Difference(section, _dotted(keys), *_shown(a, b)) for keys, a, b in _differing((), then, today))
+        found.extend(Difference(section, keys, *_shown(a, b)) for keys, a, b in _differing((), then, today))
     return tuple(found)
-
-
-def refuse_changes(run_id: str, differences: Iterable[Difference]) -> None:
-    """Raise IdentityChanged when one of the differences is of the identity section."""
-    lines = tuple(str(found) for found in differences if found.section is Section.IDENTITY)
-    if lines:
-        more = f"; and {len(lines) - 3} more" if lines[3:] else ""
-        what = f"run {run_id} is not what it was: {'; '.join(lines[:3])}{more}"
-        remedy = (
-            f"Change it back, or make a new run of it that reuses what has not changed: `tallystick fork {run_id}"
-            " [ORDER]`; `tallystick run ORDER --new` pays for all of it again"
-        )
-        raise IdentityChanged(what, remedy, run_id=run_id, differences=lines)
 
 
 def _identity_of(variant: str, target: Target) -> dict[str, JsonValue]:
@@ -267,7 +259,8 @@ def _differing(keys: tuple[str, ...], then: Any, now: Any) -> Iterator[tuple[tup
         yield keys, then, now
 
 
-def _dotted(keys: Sequence[str]) -> str:
+def dotted(keys: Sequence[str]) -> str:
+    """The way to a key, in one line."""
     return ".".join(key if _BARE.fullmatch(key) else json.dumps(key) for key in keys)
 
 

@@ -39,7 +39,8 @@ from .device_protocols import DeviceTarget
 from .evaluating import with_judges_of
 from .executor import Execution, Executor, VariantSide
 from .holds import holds_by_variant, holds_of_leases
-from .identity import Section, compare, refuse_changes
+from .identity import Section, compare
+from .identity_changes import refuse_changes
 from .price_lines import prices_now
 from .protocols import User
 from .request_bounds import bounded_units_of, request_bounds

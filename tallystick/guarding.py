@@ -36,7 +36,8 @@ from .ledger.run_reads import find_run
 from .ledger.states import DispatchState, IfUnknown, SlotState
 from .runner.descriptions import Description, describe
 from .runner.guard_runs import GROWING, GuardRun, GuardTarget, KeyAsked, Known, Underway, broken_off
-from .runner.identity import compare, refuse_changes
+from .runner.identity import compare
+from .runner.identity_changes import refuse_changes
 from .runner.protocols import Case, Dispatching, Outcome, SlotView
 from .runner.sessions import find_or_create, stored_identity
 from .runner.work_order import WorkOrder
@@ -326,7 +327,8 @@ def _refuse_other(ledger: Ledger, description: Description) -> None:
         run_id = newest_of_name(reader, description.order.name)
         found = None if run_id is None else find_run(reader, run_id)
     if found is not None and found.work_order_digest != description.digest:
-        refuse_changes(found.run_id, compare(stored_identity(found), description.identity))
+        changed = compare(stored_identity(found), description.identity)
+        refuse_changes(found.run_id, changed, remedy="change it back, or give the guard another name")
 
 
 def _asked(key: object, function: Callable[..., Any], args: tuple[Any, ...], keywords: Mapping[str, Any]) -> KeyAsked:

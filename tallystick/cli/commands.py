@@ -136,19 +136,33 @@ def resume(
 @click.argument("run")
 @click.argument("order", required=False, type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Show what is reused and what will be paid; change nothing.")
+@click.option("--where", multiple=True, metavar="KEY=VALUE", help="Only cases of ORDER with this metadata, as for run.")
+@click.option("--sample", type=_POSITIVE, metavar="N", help="Only N cases of ORDER, as for run.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Which N cases, as for run.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_output
 @common
 @click.pass_obj
-def fork(settings: Settings, run: str, order: Path | None, *, dry_run: bool, yes: bool) -> int:
+def fork(
+    settings: Settings,
+    run: str,
+    order: Path | None,
+    *,
+    dry_run: bool,
+    where: tuple[str, ...],
+    sample: int | None,
+    seed: int | None,
+    yes: bool,
+) -> int:
     """Make a new run out of RUN, by the work order in the file ORDER or by that of RUN with today's code.
 
     Observations of the same case, variant and repetition are reused, what is unknown stays unknown, all else is to pay.
     This is shown first. Nothing is called: `resume` goes on with the new run.
     """
     from .forking import fork_from
+    from .running import CaseChoice
 
-    return fork_from(settings, run, order, dry_run=dry_run, yes=yes)
+    return fork_from(settings, run, order, CaseChoice(where, sample, seed), dry_run=dry_run, yes=yes)
 
 
 @cli.command(short_help="Judge what a run has observed.")

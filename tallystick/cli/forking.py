@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from decimal import Decimal
 from pathlib import Path
-
-import click
 
 from .._wiring import ADAPTERS
 from ..ledger.errors import UsageError
@@ -14,7 +11,9 @@ from ..ledger.ledger import Ledger
 from ..runner.fork_document import ForkBudget, ForkOutlook, ForkVariant
 from ..runner.forking import fork_run, planned_fork
 from ..runner.work_order import load_work_order
+from .asking import is_wanted
 from .output import write_json
+from .running import CaseChoice
 from .screen import Screen, Tone
 from .settings import Settings
 from .words import joined, money_or_count, plural
@@ -24,11 +23,15 @@ __all__ = ["fork_from"]
 _CHANGES_MAX = 3
 
 
-def fork_from(settings: Settings, run: str, order: Path | None, *, dry_run: bool, yes: bool) -> int:
+def fork_from(settings: Settings, run: str, order: Path | None, choice: CaseChoice, *, dry_run: bool, yes: bool) -> int:
     """Show the outlook; make the fork where that is wanted."""
+    if order is None and choice.words:
+        raise UsageError(
+            "a run's own cases are forked as they are", "name the file ORDER whose cases are to be chosen from"
+        )
     with Ledger.open(settings.ledger_path) as ledger:
         with settings.aside():
-            wanted = None if order is None else load_work_order(order)
+            wanted = None if order is None else choice.of(load_work_order(order))
             fork = planned_fork(ledger, run, ADAPTERS, order=wanted, ledger_option=settings.ledger_option)
         if not settings.json:
             _show(settings.screen(), fork.outlook)
@@ -36,7 +39,7 @@ def fork_from(settings: Settings, run: str, order: Path | None, *, dry_run: bool
             if settings.json:
                 write_json(fork.outlook)
             return 0
-        if not _is_wanted(settings, yes=yes):
+        if not is_wanted(settings, "Make this run?", verb="fork", yes=yes):
             return 0
         made = fork_run(ledger, fork)
     if settings.json:
@@ -45,17 +48,6 @@ def fork_from(settings: Settings, run: str, order: Path | None, *, dry_run: bool
     settings.screen().line(f"run {made.run} is made, and nothing is called yet: `{made.command}` goes on with it",
                            tone=Tone.GOOD)  # fmt: skip
     return 0
-
-
-def _is_wanted(settings: Settings, *, yes: bool) -> bool:
-    if yes:
-        return True
-    if settings.json or not sys.stdin.isatty():
-        raise UsageError("this is no terminal to ask on, and nothing was changed", "add --yes to fork without asking")
-    if click.confirm("Make this run?", err=True):
-        return True
-    settings.progress_screen().line("nothing was changed")
-    return False
 
 
 def _show(screen: Screen, found: ForkOutlook) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -11,12 +11,13 @@ import attrs
 from .._wiring import ADAPTERS
 from ..ledger.coordinators import Coordinator, refuse_busy
 from ..ledger.custody import refuse_moved_away
-from ..ledger.errors import LedgerMissing, RunNotFound
+from ..ledger.errors import IdentityChanged, LedgerMissing, RunNotFound
 from ..ledger.ledger import Ledger
 from ..ledger.run_reads import RunRow, find_run, newest_of_name, newest_unfinished, run_by_digest, unfinished_of_name
 from ..runner.descriptions import Description, describe
 from ..runner.device_outlooks import DeviceOutlook, device_outlooks
-from ..runner.identity import Section, compare, refuse_changes
+from ..runner.identity import compare
+from ..runner.identity_changes import changes_of, refuse_changes
 from ..runner.preflight import Earlier, Preflight, preflight_of
 from ..runner.report_options import slice_term
 from ..runner.report_reading import report_of
@@ -53,17 +54,28 @@ class CaseChoice:
             where=[slice_term(text, "--where") for text in self.where], sample=self.sample, seed=self.seed
         )
 
+    @property
+    def words(self) -> list[str]:
+        """The options that ask for the same."""
+        found = [word for text in self.where for word in ("--where", text)]
+        numbers = {"--sample": self.sample, "--seed": self.seed}
+        return [
+            *found,
+            *(word for name, number in numbers.items() if number is not None for word in (name, str(number))),
+        ]
+
 
 def show_preflight(settings: Settings, order: Path, choice: CaseChoice, *, concurrency: int | None, new: bool) -> int:
     """``run --dry-run``: check everything, call nothing, change nothing."""
     with settings.aside():
         description = describe(choice.of(load_work_order(order)), ADAPTERS)
-    known = _known_run(settings.ledger_path, description, new=new)
+    with _telling_how(settings, order, choice):
+        known = _known_run(settings.ledger_path, description, new=new)
     found = _preflight(settings, description, known, concurrency)
     if settings.json:
         write_json(found)
     else:
-        show_preflight_on(settings.screen(), found)
+        _show_preflight(settings, found, order, choice)
     return 0
 
 
@@ -74,12 +86,14 @@ def run_order(
     with settings.aside():
         description = describe(choice.of(load_work_order(order)), ADAPTERS)
     path = settings.ledger_path
-    known = _known_run(path, description, new=new)
+    with _telling_how(settings, order, choice):
+        known = _known_run(path, description, new=new)
     outlook = _preflight(settings, description, known, concurrency)
     with Ledger.open(path, create=True) as ledger:
         if known is None and not settings.json:
-            show_preflight_on(settings.screen(), outlook)
-        session = find_or_create(ledger, description, new=new)
+            _show_preflight(settings, outlook, order, choice)
+        with _telling_how(settings, order, choice):
+            session = find_or_create(ledger, description, new=new)
         return _execute(settings, ledger, session, limit=limit, concurrency=concurrency)
 
 
@@ -97,7 +111,7 @@ def resume_run(
     changes = read_changes(retry=retry, amend=amend, reason=reason)
     with Ledger.open(settings.ledger_path) as ledger:
         found = named_or_newest(ledger, run, is_changed=bool(changes))
-        with settings.aside():
+        with settings.aside(), _telling_how(settings):
             session = reopened(ledger, found.run_id, ADAPTERS)
         if changes:
             refuse_busy(ledger, found.run_id)
@@ -109,6 +123,35 @@ def resume_run(
             with settings.aside():
                 session = reopened(ledger, found.run_id, ADAPTERS)
         return _execute(settings, ledger, session, limit=limit, concurrency=concurrency)
+
+
+@contextlib.contextmanager
+def _telling_how(settings: Settings, order: Path | None = None, choice: CaseChoice | None = None) -> Iterator[None]:
+    """Give a refused change the commands that help against it, as they are to be typed here."""
+    try:
+        yield
+    except IdentityChanged as changed:
+        more = (
+            "" if order is None else f"; `{settings.command('run', str(order), '--new', *_words(choice))}` pays for all"
+        )
+        remedy = (
+            "change it back, or make a new run of it that reuses what has not changed:"
+            f" `{_fork_command(settings, changed.run_id, order, choice)}`{more}; --json names every difference"
+        )
+        raise IdentityChanged(changed.what, remedy, changed.run_id, changed.differences) from changed
+
+
+def _fork_command(settings: Settings, run_id: str, order: Path | None, choice: CaseChoice | None) -> str:
+    return settings.command("fork", run_id, *([] if order is None else [str(order), *_words(choice)]))
+
+
+def _words(choice: CaseChoice | None) -> list[str]:
+    return [] if choice is None else choice.words
+
+
+def _show_preflight(settings: Settings, found: Preflight, order: Path, choice: CaseChoice) -> None:
+    fork = "" if found.earlier is None else _fork_command(settings, found.earlier.run, order, choice)
+    show_preflight_on(settings.screen(), found, fork=fork)
 
 
 def named_or_newest(ledger: Ledger, run: str | None, *, is_changed: bool = False) -> RunRow:
@@ -150,8 +193,7 @@ def _earlier_run(path: Path, description: Description) -> Earlier | None:
     if found is None or found.work_order_digest == description.digest:
         return None
     differences = compare(_identity_of(found), description.identity)
-    changes = [str(change) for change in differences if change.section is Section.IDENTITY]
-    return Earlier(run=found.run_id, changes=changes)
+    return Earlier(run=found.run_id, changes=list(changes_of(differences)))
 
 
 def _identity_of(run: RunRow) -> dict[str, object]:

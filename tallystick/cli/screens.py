@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 from ..runner.device_outlooks import DeviceOutlook, DeviceUse, device_outlooks
-from ..runner.report_models import BudgetLine, PricesLine, ReasonLine, RunEnd, RunStanding, RunStatus, TotalsPart
+from ..runner.report_models import BudgetLine, ReasonLine, RunEnd, RunStanding, RunStatus, TotalsPart
 from ..runner.results import NextMove
 from .screen import Screen, Tone
 from .words import (
@@ -20,6 +20,7 @@ from .words import (
     money_or_count,
     people_line,
     plural,
+    price_words,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "exit_line",
-    "price_words",
     "show_budgets",
     "show_card",
     "show_end",
@@ -46,6 +46,7 @@ _VARIANTS_SHOWN: Final = 8
 _REASONS_SHOWN: Final = 8
 _REMEDIES_SHOWN: Final = 3
 _EXAMPLE_SHOWN: Final = 200
+_CHANGES_SHOWN: Final = 5
 _ACTIONS = {
     "create": "a new run begins",
     "continue": "run {run} goes on",
@@ -53,8 +54,11 @@ _ACTIONS = {
 }
 
 
-def show_preflight(screen: Screen, found: Preflight) -> None:
-    """Population, worst cost, what identifies the run, what follows a lost answer, and where the ledger lies."""
+def show_preflight(screen: Screen, found: Preflight, *, fork: str = "") -> None:
+    """Population, worst cost, what identifies the run, what follows a lost answer, and where the ledger lies.
+
+    ``fork`` is the command that makes the run out of the earlier one of its name, where there is one.
+    """
     screen.line(f"work order {found.name}: {_ACTIONS[found.action].format(run=found.run)}", tone=Tone.STRONG)
     names = _some([side.name for side in found.variants])
     sides = plural(len(found.variants), "variant")
@@ -76,13 +80,18 @@ def show_preflight(screen: Screen, found: Preflight) -> None:
     ]
     screen.pairs(rows)
     if found.earlier is not None:
-        more = f" (and {len(found.earlier.changes) - 3} more)" if len(found.earlier.changes) > 3 else ""
         screen.line(
             f"run {found.earlier.run} of this name cannot be continued, and all is paid for anew, because what answers"
-            f" depend on has changed: {'; '.join(found.earlier.changes[:3])}{more}; what has not changed is reused by"
-            f" `tallystick fork {found.earlier.run} ORDER`",
+            " depend on has changed:",
             tone=Tone.WARNING,
         )
+        shown = found.earlier.changes[:_CHANGES_SHOWN]
+        for change in shown:
+            screen.line(f"  {change}", tone=Tone.WARNING)
+        if left := len(found.earlier.changes) - len(shown):
+            screen.line(f"  and {left} more; --json names them", tone=Tone.WARNING)
+        if fork:
+            screen.line(f"what has not changed is reused by `{fork}`", tone=Tone.WARNING)
     for line in found.budgets:
         if line.kind == "hard" and line.enough_for is not None and line.enough_for < line.planned:
             screen.line(
@@ -376,12 +385,6 @@ def _tokens(totals: TotalsPart) -> str:
 def _class_words(totals: TotalsPart) -> str:
     """Tokens by class: ``36 input, 64 cache_read, 20 output``."""
     return ", ".join(f"{count} {name}" for name, count in totals.tokens_by_class.items())
-
-
-def price_words(one: PricesLine) -> str:
-    """Which prices: their day, their file, and the beginning of the digest of what is in it."""
-    place = one.file or "in the work order"
-    return f"of {one.as_of or 'no stated day'}, {place} ({one.digest[:19]}…)"
 
 
 def _cost(totals: TotalsPart) -> str:

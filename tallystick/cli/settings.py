@@ -41,6 +41,10 @@ class Settings:
         """What a command that we name must add to mean the same ledger."""
         return "" if self.ledger is None else f" --ledger {shlex.quote(str(self.ledger))}"
 
+    def command(self, *words: str) -> str:
+        """The command of ours with these words, to be pasted: it means the same ledger."""
+        return f"tallystick {shlex.join(words)}{self.ledger_option}"
+
     def aside(self) -> contextlib.AbstractContextManager[object]:
         """While users' code is loaded or runs: with ``--json``, what it prints goes to standard error.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -59,6 +61,11 @@ concurrency = 1
 """
 
 
+def commands_in(text: str) -> list[str]:
+    """The commands of ours that a text tells, in its order."""
+    return re.findall(r"`(tallystick [^`]*)`", text)
+
+
 @attrs.frozen
 class Done:
     """How a command ended."""
@@ -107,6 +114,15 @@ class Project:
         """Give a command in this process."""
         self.capture.readouterr()
         status = invoke([*map(str, arguments), "--ledger", str(self.ledger_path)])
+        found = self.capture.readouterr()
+        return Done(status, found.out, found.err)
+
+    def paste(self, command: str, *more: str) -> Done:
+        """Give a command that was told, as it was told."""
+        first, *words = shlex.split(command)
+        assert first == "tallystick"
+        self.capture.readouterr()
+        status = invoke([*words, *more])
         found = self.capture.readouterr()
         return Done(status, found.out, found.err)
 

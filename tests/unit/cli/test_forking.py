@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
-from tests.unit.cli.project import Project
+import pytest
+
+from tests.unit.cli.project import Project, commands_in
 
 
 def changed(project: Project) -> None:
@@ -46,6 +48,27 @@ def test_a_fork_is_made_and_gone_on_with_by_its_work_order(project: Project) -> 
     )
 
 
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_changed_work_order_names_the_fork_that_asks_for_the_same_cases_in_the_same_ledger(
+    project: Project, is_finished: bool
+) -> None:
+    rows = ({"id": f"c{n}", "input": n, "metadata": {"lang": ["de", "fr"][n % 2]}} for n in range(6))
+    project.write("cases.jsonl", *rows)
+    order = project.order(name="two words").rename(project.folder / "an order.toml")
+    choice = ("--where", "lang=de", "--sample", "2", "--seed", "5")
+    project.give("run", order, *choice, *([] if is_finished else ["--limit", 1]))
+    target = project.folder / "target.py"
+    target.write_text(target.read_text().replace("return case.input", "return  case.input"))
+    told = project.give("run", order, *choice, "--dry-run")
+    assert told.status == (0 if is_finished else 4)
+    commands = commands_in(told.out if is_finished else told.err)
+    (fork,) = (one for one in commands if " fork " in one)
+    new = [one for one in commands if " run " in one]
+    assert [project.paste(one, "--dry-run").status for one in new] == ([] if is_finished else [0])
+    assert project.paste(fork, "--yes", "--json").document["planned"] == 2
+    assert project.give("fork", "two words", "--sample", 1).status == 2
+
+
 def test_a_refused_resume_and_a_new_run_both_name_fork(project: Project) -> None:
     project.give("run", "order.toml", "--limit", 1)
     run = project.give("status", "--json").document["run"]
@@ -53,8 +76,8 @@ def test_a_refused_resume_and_a_new_run_both_name_fork(project: Project) -> None
     target.write_text(target.read_text().replace("return case.input", "return  case.input"))
     refused = project.give("resume", "asked")
     assert refused.status == 4
-    assert f"`tallystick fork {run} [ORDER]`" in refused.err
-    fork = project.give("fork", "asked", "--yes", "--json").document
+    assert f"`tallystick fork {run} --ledger " in refused.err
+    fork = project.paste(commands_in(refused.err)[0], "--yes", "--json").document
     assert (fork["reused"], fork["to_pay"]) == (0, 3)
     assert "target.module_digest" in json.dumps(fork["variants"][0]["changes"])
 

@@ -20,8 +20,8 @@ from tallystick.runner.identity import (
     evaluation_document,
     identity_digest,
     identity_document,
-    refuse_changes,
 )
+from tallystick.runner.identity_changes import refuse_changes
 from tallystick.runner.protocols import Case, Target
 from tallystick.runner.work_order import WorkOrder
 from tallystick.runner.work_order_cases import cases
@@ -235,7 +235,7 @@ def test_a_changed_run_is_refused_with_the_differences_and_what_to_do() -> None:
     assert caught.value.run_id == "01j"
     assert caught.value.differences == ('variants.default.target.code: "sha256:1" -> "sha256:9"',)
     assert caught.value.differences[0] in str(caught.value)
-    assert "tallystick run ORDER --new" in caught.value.remedy
+    assert "ts.fork" in caught.value.remedy
     assert "\n" not in str(caught.value)
 
 
