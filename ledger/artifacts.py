@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ __all__ = [
     "file_of",
     "files_in",
     "get",
+    "measured",
     "prepare",
     "prepare_async",
     "put",
@@ -162,6 +164,13 @@ def file_of(folder: Path, digest: str) -> Path:
     """Where the bytes of a digest lie when they are large."""
     name = digest.removeprefix("sha256:")
     return folder / name[:2] / name
+
+
+def measured(path: Path) -> tuple[int, str]:
+    """How many bytes a file has, and their digest; it is never in memory as a whole. Raises OSError."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return file.tell(), f"sha256:{digest}"
 
 
 def files_in(folder: Path) -> Iterator[Path]:

@@ -22,7 +22,7 @@ from .failures import first_line
 from .ledger import Ledger
 from .location import side_folder
 from .processes import ProcessIdentity
-from .publishing import published, refuse_taken
+from .publishing import published
 from .whole_copy import copy_whole
 
 __all__ = ["BackedUp", "Compacted", "backup_ledger", "compact_ledger"]
@@ -54,7 +54,6 @@ def backup_ledger(ledger: Ledger, path: Path, *, force: bool = False) -> BackedU
     Raises UsageError where the path is taken, LedgerDamaged where an artifact's file is not there, and LedgerFailed
     where the disk fails.
     """
-    refuse_taken(path, force=force)
     with published(path, force=force, written=lambda: crashpoint("backup.written")) as file:
         copy_whole(ledger.path, Path(file.name))
         with contextlib.closing(driver.connect_frozen(Path(file.name))) as copy:

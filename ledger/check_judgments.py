@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from .check_rules import Rule
+from .check_rules import RESTORE, Rule
 
 __all__ = ["JUDGMENT_RULES"]
 
-_RESTORE: Final = "restore the newest backup, and report this as a defect if nothing else wrote to the file"
 _JUDGMENT: Final = (
     "'run ' || r.run_id || ' evaluation ' || j.evaluation_no || ' judge ' || j.judge_no || ' slot ' || j.slot_no"
     " || ' attempt ' || j.attempt_no"
@@ -41,7 +40,7 @@ JUDGMENT_RULES: Final[tuple[Rule, ...]] = (
         " JOIN judgments j ON j.run_key = c.run_key AND j.evaluation_no = c.evaluation_no AND j.judge_no = c.judge_no"
         " AND j.slot_no = c.slot_no AND j.attempt_no = c.attempt_no AND j.sample_no = c.sample_no"
         f" {_OF_RUN} WHERE d.state = 'intended' AND j.state <> 'judging'",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "judgment.call_of_another",
@@ -49,7 +48,7 @@ JUDGMENT_RULES: Final[tuple[Rule, ...]] = (
         f"SELECT {_JUDGMENT} FROM judgments j {_OF_RUN} JOIN calls c ON c.call_id = j.call_id"
         " WHERE c.owner <> 'judgment' OR (c.run_key, c.evaluation_no, c.judge_no, c.slot_no, c.attempt_no, c.sample_no)"
         " <> (j.run_key, j.evaluation_no, j.judge_no, j.slot_no, j.attempt_no, j.sample_no)",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "judgment.samples",
@@ -60,7 +59,7 @@ JUDGMENT_RULES: Final[tuple[Rule, ...]] = (
         " JOIN evaluation_judges g ON g.run_key = j.run_key AND g.evaluation_no = j.evaluation_no"
         " AND g.judge_no = j.judge_no GROUP BY j.run_key, j.evaluation_no, j.judge_no, j.slot_no, j.attempt_no"
         " HAVING count(*) <> g.samples",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "judgment.not_told",
@@ -70,7 +69,7 @@ JUDGMENT_RULES: Final[tuple[Rule, ...]] = (
         " sum(ended) AS untold FROM given GROUP BY run_key UNION ALL SELECT run_key, -count(*) FROM judgments"
         f" WHERE state IN ('judged', 'no_verdict') GROUP BY run_key) j {_OF_RUN} GROUP BY r.run_key"
         " HAVING sum(j.untold) <> 0",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "evaluation.ended_early",

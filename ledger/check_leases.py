@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from .check_rules import Rule
+from .check_rules import RESTORE, Rule
 
 __all__ = ["LEASE_RULES"]
 
-_RESTORE: Final = "restore the newest backup, and report this as a defect if nothing else wrote to the file"
 # Every intent for a device, in the order of its run's history; what was intended under another lease of the set counts
 # for the device of the first.
 _INTENTS: Final = (
@@ -22,7 +21,7 @@ LEASE_RULES: Final[tuple[Rule, ...]] = (
         "lease.two_holders",
         "devices or runs have two holders",
         "SELECT resource FROM leases WHERE state = 'held' GROUP BY resource HAVING count(*) > 1",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "lease.fence_twice",
@@ -30,13 +29,13 @@ LEASE_RULES: Final[tuple[Rule, ...]] = (
         # Leases that a snapshot brought (they have no boot) were given by another ledger.
         "SELECT resource || ' fence ' || fence FROM leases WHERE fence > 0"
         " GROUP BY resource, fence, CASE WHEN boot_id IS NULL THEN run_key END HAVING count(*) > 1",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "lease.held_without_fence",
         "leases are held that were given no fence",
         "SELECT 'lease ' || lease_id FROM leases WHERE state = 'held' AND fence < 1",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "lease.fence_falls",
@@ -45,7 +44,7 @@ LEASE_RULES: Final[tuple[Rule, ...]] = (
         " max(fence) OVER (PARTITION BY run_key, resource ORDER BY event_no"
         f" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS highest FROM ({_INTENTS})) i"
         " JOIN runs r ON r.run_key = i.run_key WHERE i.fence < i.highest",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "call.fence_not_given",
@@ -54,15 +53,16 @@ LEASE_RULES: Final[tuple[Rule, ...]] = (
         " WHERE c.fence IS NULL OR c.fence > l.fence OR c.fence < 1 OR EXISTS (SELECT 1 FROM leases o"
         " WHERE o.resource = l.resource AND o.fence >= c.fence AND o.fence < l.fence"
         " AND (o.boot_id IS NULL) = (l.boot_id IS NULL))",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "dispatch.without_lease",
         "dispatches are under way under leases that are not held",
+        # The first condition on the state is that of the index, as everywhere.
         "SELECT 'call ' || d.call_id || ' dispatch ' || d.dispatch_no FROM dispatches d JOIN calls c"
         " ON c.call_id = d.call_id JOIN leases l ON l.lease_id = c.lease_id"
         " JOIN runs r ON r.run_key = c.run_key AND r.custody = 'held'"
         " WHERE d.state IN ('intended', 'unknown') AND d.state = 'intended' AND l.state <> 'held'",
-        _RESTORE,
+        RESTORE,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ _LEASES: Final = (
     "SELECT l.resource, l.state, l.worker_id, l.boot_id, l.expires_boot_ns, w.host, l.set_id FROM leases l"
     " JOIN workers w ON w.worker_id = l.worker_id WHERE l.state IN ('held', 'waiting')"
 )
+_IN_FILES: Final = "SELECT digest FROM artifacts WHERE data IS NULL"
 
 
 @attrs.frozen
@@ -34,8 +35,8 @@ class _Workers:
     unrecorded: frozenset[str]
 
 
-def leftovers(ledger: Ledger, reader: Reader, *, wanted: Collection[str]) -> Iterator[Finding]:
-    """Everything that was left behind; ``wanted`` has the names of the artifact files that rows refer to."""
+def leftovers(ledger: Ledger, reader: Reader) -> Iterator[Finding]:
+    """Everything that was left behind."""
     workers = _workers(ledger, reader)
     leases = reader.rows(_LEASES)
     yield from _leases(ledger, leases, workers.dead)
@@ -52,6 +53,7 @@ def leftovers(ledger: Ledger, reader: Reader, *, wanted: Collection[str]) -> Ite
         (row[0] for row in reader.each("SELECT DISTINCT resource FROM leases WHERE state = 'quarantined'")),
         "look at each, then let it be used again with `tallystick device clear`",
     )  # fmt: skip
+    wanted = {digest.removeprefix("sha256:") for (digest,) in reader.each(_IN_FILES)}
     yield from _warning(
         "artifact.orphan", "files belong to no artifact: a process died before it recorded them, or is about to",
         (path.name for path in files_in(reader.artifacts) if path.name not in wanted),

@@ -13,7 +13,7 @@ import attrs
 
 from .schema import IN_TROUBLE_OF_S
 
-__all__ = ["RULES", "Rule", "Severity"]
+__all__ = ["RESTORE", "RULES", "Rule", "Severity"]
 
 
 class Severity(StrEnum):
@@ -25,16 +25,16 @@ class Severity(StrEnum):
 
 @attrs.frozen
 class Rule:
-    """One invariant. ``sql`` gives one text for each row that breaks it."""
+    """One invariant. ``sql`` gives one text for each row that breaks it, which is an error always."""
 
     code: str
     what: str
     sql: str
     remedy: str
-    severity: Severity = Severity.ERROR
 
 
-_RESTORE: Final = "restore the newest backup, and report this as a defect if nothing else wrote to the file"
+RESTORE: Final = "restore the newest backup, and report this as a defect if nothing else wrote to the file"
+"""What helps where an invariant is broken."""
 _SLOT: Final = "'run ' || r.run_id || ' slot ' || s.slot_no"
 _OF_RUN: Final = "JOIN runs r ON r.run_key = s.run_key AND r.state NOT IN ('planning', 'importing')"
 _CALL: Final = "'call ' || d.call_id || ' dispatch ' || d.dispatch_no"
@@ -62,41 +62,41 @@ RULES: Final[tuple[Rule, ...]] = (
         f"{_OF_RUN} WHERE s.state = 'unknown' AND NOT EXISTS (SELECT 1 FROM calls c JOIN dispatches d"
         " ON d.call_id = c.call_id WHERE c.run_key = s.run_key AND c.slot_no = s.slot_no"
         " AND c.attempt_no = s.attempt_no AND d.state = 'unknown')",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "slot.unknown_without_attempt",
         "slots are unknown whose newest attempt is not",
         f"SELECT {_SLOT} FROM slots s {_OF_RUN} {_NEWEST} WHERE s.state = 'unknown'"
         f" AND {IN_TROUBLE_OF_S} AND coalesce(a.state, '') <> 'unknown'",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "dispatch.intended_without_attempt",
         "dispatches are under way whose attempt is not",
         f"SELECT {_CALL} {_OF_CALL} WHERE d.state = 'intended' AND a.state <> 'running'",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "reservation.not_held",
         "dispatches without a known outcome have given their reservation back",
         f"SELECT {_CALL} FROM dispatches d JOIN reservations v ON v.call_id = d.call_id"
         " AND v.dispatch_no = d.dispatch_no WHERE d.state IN ('intended', 'unknown') AND v.state <> 'held'",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "reservation.left_held",
         "dispatches with a known outcome still hold their reservation",
         f"SELECT {_CALL} FROM reservations v JOIN dispatches d ON d.call_id = v.call_id"
         " AND d.dispatch_no = v.dispatch_no WHERE v.state = 'held' AND d.state NOT IN ('intended', 'unknown')",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "settlement.of_unknown",
         "dispatches were settled and are unknown all the same",
         f"SELECT {_CALL} FROM settlements t JOIN dispatches d ON d.call_id = t.call_id"
         " AND d.dispatch_no = t.dispatch_no WHERE d.state = 'unknown'",
-        _RESTORE,
+        RESTORE,
     ),
     # I4
     Rule(
@@ -104,7 +104,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "slots have selected an attempt that is not their newest",
         f"SELECT {_SLOT} FROM slots s {_OF_RUN} WHERE (s.state = 'selected') <> (s.selected_attempt IS NOT NULL)"
         " OR s.selected_attempt <> s.attempts",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "slot.selected_not_observed",
@@ -112,7 +112,7 @@ RULES: Final[tuple[Rule, ...]] = (
         f"SELECT {_SLOT} FROM slots s {_OF_RUN} {_NEWEST} LEFT JOIN observations o ON o.run_key = s.run_key"
         " AND o.slot_no = s.slot_no AND o.attempt_no = s.selected_attempt"
         " WHERE s.state = 'selected' AND (o.run_key IS NULL OR coalesce(a.state, '') <> 'observed')",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "attempt.observed_not_selected",
@@ -120,7 +120,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "SELECT 'run ' || r.run_id || ' slot ' || s.slot_no || ' attempt ' || a.attempt_no FROM attempts a"
         f" JOIN slots s ON s.run_key = a.run_key AND s.slot_no = a.slot_no {_OF_RUN}"
         " WHERE a.state = 'observed' AND s.selected_attempt IS NOT a.attempt_no",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "observation.of_another_call",
@@ -130,7 +130,7 @@ RULES: Final[tuple[Rule, ...]] = (
         " AND c.slot_no = s.slot_no AND c.attempt_no = s.attempt_no LEFT JOIN dispatches d ON d.call_id = s.call_id"
         " AND d.dispatch_no = s.dispatch_no WHERE s.call_id IS NOT NULL"
         " AND (c.call_id IS NULL OR coalesce(d.state, '') NOT IN ('answered', 'late'))",
-        _RESTORE,
+        RESTORE,
     ),
     # Conversations: a committed turn is the answer of its own call, in its own attempt, once.
     Rule(
@@ -139,7 +139,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "SELECT 'run ' || r.run_id || ' slot ' || s.slot_no || ' attempt ' || s.attempt_no FROM (SELECT run_key,"
         " slot_no, attempt_no, count(*) AS n, max(turn) AS newest FROM turns GROUP BY run_key, slot_no, attempt_no,"
         f" session_no) s {_OF_RUN} WHERE s.n <> s.newest",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "turn.of_another_call",
@@ -149,7 +149,7 @@ RULES: Final[tuple[Rule, ...]] = (
         " AND c.slot_no = s.slot_no AND c.attempt_no = s.attempt_no LEFT JOIN dispatches d ON d.call_id = s.call_id"
         " AND d.dispatch_no = s.dispatch_no WHERE s.source <> 'carried'"
         " AND (c.call_id IS NULL OR coalesce(d.state, '') <> 'answered')",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "turn.carried_from_nowhere",
@@ -159,7 +159,7 @@ RULES: Final[tuple[Rule, ...]] = (
         " AND o.attempt_no = s.carried_from AND o.session_no = s.session_no AND o.turn = s.turn"
         " WHERE s.source = 'carried' AND (o.call_id IS NULL OR o.answer_digest <> s.answer_digest"
         " OR s.carried_from >= s.attempt_no)",
-        _RESTORE,
+        RESTORE,
     ),
     # Forks: what was taken over is marked, was not sent here, and is what was observed there.
     Rule(
@@ -175,13 +175,13 @@ RULES: Final[tuple[Rule, ...]] = (
         f" {_OF_RUN} JOIN attempts a ON a.run_key = s.run_key AND a.slot_no = s.slot_no"
         " AND a.attempt_no = s.attempt_no WHERE s.source = 'reused' AND (a.reused_from IS NULL"
         " OR s.call_id IS NOT NULL)",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "fork.reserved",
         "budgets of a fork hold or count what was sent in another run",
         f"SELECT {_CALL} FROM calls c JOIN reservations d ON d.call_id = c.call_id WHERE c.reused_from IS NOT NULL",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "fork.another_answer",
@@ -193,7 +193,7 @@ RULES: Final[tuple[Rule, ...]] = (
         f" JOIN observations o ON o.run_key = p.run_key AND o.slot_no = CAST({_AFTER_RUN} AS INTEGER)"
         f" AND o.attempt_no = CAST(substr({_AFTER_RUN}, instr({_AFTER_RUN}, '/') + 1) AS INTEGER)"
         " WHERE s.source = 'reused' AND o.answer_digest <> s.answer_digest",
-        _RESTORE,
+        RESTORE,
     ),
     # I6
     Rule(
@@ -202,7 +202,7 @@ RULES: Final[tuple[Rule, ...]] = (
         f"SELECT {_BUDGET} || ': held ' || b.held || ' of ' || coalesce(t.held, 0) || ', settled ' || b.settled"
         f" || ' of ' || coalesce(t.settled, 0) {_SUMS}"
         " WHERE b.held <> coalesce(t.held, 0) OR b.settled <> coalesce(t.settled, 0)",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "budget.passed",
@@ -210,7 +210,7 @@ RULES: Final[tuple[Rule, ...]] = (
         f"SELECT {_BUDGET} || ': limit ' || b.limit_amount || ', held ' || b.held || ', settled ' || b.settled"
         " FROM budgets b JOIN runs r ON r.run_key = b.run_key"
         " WHERE b.kind = 'hard' AND b.held + b.settled > b.limit_amount + b.overrun",
-        _RESTORE,
+        RESTORE,
     ),
     # I8
     Rule(
@@ -220,7 +220,7 @@ RULES: Final[tuple[Rule, ...]] = (
         " LEFT JOIN slots s ON s.run_key = r.run_key WHERE r.state NOT IN ('planning', 'importing')"
         " GROUP BY r.run_key HAVING count(s.slot_no) <> r.planned"
         " OR (r.planned > 0 AND (min(s.slot_no) <> 1 OR max(s.slot_no) <> r.planned))",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "slot.plan",
@@ -229,7 +229,7 @@ RULES: Final[tuple[Rule, ...]] = (
         " variants v WHERE v.run_key = c.run_key) AS variants FROM cases c GROUP BY c.run_key) p"
         " ON p.run_key = s.run_key WHERE s.slot_no"
         " <> ((s.repetition - 1) * p.cases + s.case_no - 1) * p.variants + s.variant_no",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "slot.attempts",
@@ -238,14 +238,14 @@ RULES: Final[tuple[Rule, ...]] = (
         " max(attempt_no) AS newest FROM attempts GROUP BY run_key, slot_no) a"
         " ON a.run_key = s.run_key AND a.slot_no = s.slot_no"
         " WHERE s.attempts <> coalesce(a.n, 0) OR s.attempts <> coalesce(a.newest, 0)",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "slot.in_flight",
         "slots are in flight without a running attempt, or the other way about",
         f"SELECT {_SLOT} FROM slots s {_OF_RUN} {_NEWEST}"
         " WHERE (s.state = 'in_flight') <> (coalesce(a.state, '') = 'running')",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "attempt.runs_beside",
@@ -253,7 +253,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "SELECT 'run ' || r.run_id || ' slot ' || s.slot_no || ' attempt ' || a.attempt_no FROM attempts a"
         f" JOIN slots s ON s.run_key = a.run_key AND s.slot_no = a.slot_no {_OF_RUN}"
         " WHERE a.state = 'running' AND a.attempt_no <> s.attempts",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "run.finished_early",
@@ -268,7 +268,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "SELECT 'call ' || c.call_id FROM calls c LEFT JOIN runs r ON r.run_key = c.run_key"
         " WHERE coalesce(r.state, '') <> 'importing'"
         " AND NOT EXISTS (SELECT 1 FROM dispatches d WHERE d.call_id = c.call_id)",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "judgment.without_observation",
@@ -276,13 +276,13 @@ RULES: Final[tuple[Rule, ...]] = (
         "SELECT 'run ' || r.run_id || ' slot ' || s.slot_no || ' attempt ' || s.attempt_no FROM judgments s "
         f"{_OF_RUN} LEFT JOIN observations o ON o.run_key = s.run_key AND o.slot_no = s.slot_no"
         " AND o.attempt_no = s.attempt_no WHERE o.run_key IS NULL AND s.state = 'judged'",
-        _RESTORE,
+        RESTORE,
     ),
     Rule(
         "fence.behind",
         "leases have a higher fence than their resource's mark",
         "SELECT 'lease ' || l.lease_id FROM leases l LEFT JOIN fences f ON f.resource = l.resource"
         " WHERE l.fence > coalesce(f.high_water, 0)",
-        _RESTORE,
+        RESTORE,
     ),
 )

@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from .artifacts import file_of
+from .artifacts import file_of, measured
 from .canonical import digest_of_bytes
 from .check_digests import digests
 from .check_judgments import JUDGMENT_RULES
@@ -47,10 +47,9 @@ def check_ledger(ledger: Ledger) -> list[Finding]:
     Where the file is so damaged that a part of it cannot be read, that is a finding, and the rest is looked at.
     """
     with ledger.reading() as reader:
-        wanted: set[str] = set()
         parts = (
             _database(reader), _rules(reader), _events(reader), _history(reader), digests(reader),
-            _artifacts(ledger, reader, wanted), leftovers(ledger, reader, wanted=wanted),
+            _artifacts(ledger, reader), leftovers(ledger, reader),
         )  # fmt: skip
         found = [finding for part in parts for finding in _readable(part)]
     return sorted(set(found), key=lambda finding: (finding.severity is not Severity.ERROR, found.index(finding)))
@@ -72,8 +71,7 @@ def check_rows(reader: Reader) -> Iterator[Finding]:
 
     For rows that are in no ledger yet; the file that holds them and the files beside it are not looked at.
     """
-    broken = (f"{table} -> {parent}" for table, _, parent, _ in reader.each("PRAGMA foreign_key_check"))
-    yield from finding_of("database.reference", "rows refer to rows that are not there", broken, _REBUILD)
+    yield from _references(reader)
     yield from _rules(reader)
 
 
@@ -147,12 +145,16 @@ def _database(reader: Reader) -> Iterator[Finding]:
     yield from finding_of(
         "database.integrity", "the file is damaged", (text for text in problems if text != "ok"), _REBUILD
     )
-    broken = (f"{table} -> {parent}" for table, _, parent, _ in reader.each("PRAGMA foreign_key_check"))
-    yield from finding_of("database.reference", "rows refer to rows that are not there", broken, _REBUILD)
+    yield from _references(reader)
     yield from finding_of(
         "database.rules", "rules of the schema are missing or changed", _missing_rules(reader),
         "something else has changed the file: export what you need and start a new ledger",
     )  # fmt: skip
+
+
+def _references(reader: Reader) -> Iterator[Finding]:
+    broken = (f"{table} -> {parent}" for table, _, parent, _ in reader.each("PRAGMA foreign_key_check"))
+    yield from finding_of("database.reference", "rows refer to rows that are not there", broken, _REBUILD)
 
 
 def _missing_rules(reader: Reader) -> Iterator[str]:
@@ -171,8 +173,7 @@ def _missing_rules(reader: Reader) -> Iterator[str]:
 
 def _rules(reader: Reader) -> Iterator[Finding]:
     for rule in (*RULES, *LEASE_RULES, *JUDGMENT_RULES):
-        places = (str(row[0]) for row in reader.each(rule.sql))
-        yield from finding_of(rule.code, rule.what, places, rule.remedy, rule.severity)
+        yield from finding_of(rule.code, rule.what, (str(row[0]) for row in reader.each(rule.sql)), rule.remedy)
 
 
 def _events(reader: Reader, broken: Iterable[str] | None = None) -> Iterator[Finding]:
@@ -221,25 +222,21 @@ def _broken_chains(reader: Reader) -> Iterator[str]:
             previous, number = digest, event_no
 
 
-def _artifacts(ledger: Ledger, reader: Reader, wanted: set[str]) -> Iterator[Finding]:
+def _artifacts(ledger: Ledger, reader: Reader) -> Iterator[Finding]:
     yield from finding_of(
-        "artifact.damaged", "artifacts are missing or are not what was kept", _damaged_artifacts(reader, wanted),
+        "artifact.damaged", "artifacts are missing or are not what was kept", _damaged_artifacts(reader),
         f"restore their files in {ledger.path.name}.d/artifacts from a backup",
     )  # fmt: skip
 
 
-def _damaged_artifacts(reader: Reader, wanted: set[str]) -> Iterator[str]:
+def _damaged_artifacts(reader: Reader) -> Iterator[str]:
     for digest, size, data in reader.each("SELECT digest, size, data FROM artifacts"):
-        if data is None:
-            path = file_of(reader.artifacts, digest)
-            wanted.add(path.name)
-            if not path.is_file():
-                yield f"{digest} (missing)"
-                continue
-            try:
-                data = path.read_bytes()
-            except OSError as problem:
-                yield f"{digest} ({problem.strerror})"
-                continue
-        if len(data) != size or digest_of_bytes(data) != digest:
-            yield digest
+        try:
+            found = measured(file_of(reader.artifacts, digest)) if data is None else (len(data), digest_of_bytes(data))
+        except FileNotFoundError:
+            yield f"{digest} (missing)"
+        except OSError as problem:
+            yield f"{digest} ({problem.strerror})"
+        else:
+            if found != (size, digest):
+                yield digest

@@ -335,6 +335,7 @@ dispatches = Table(
     integer("replay", default=0),
     PrimaryKeyConstraint("call_id", "dispatch_no"),
 )
+# A query that uses these indexes has to say their condition in these words, beside its own.
 _ASKED, _OPEN = sql_text("retry_after_us IS NOT NULL"), sql_text("state IN ('intended', 'unknown')")
 Index("dispatches_asked_to_wait", dispatches.c.run_key, dispatches.c.ended_us, sqlite_where=_ASKED)
 Index("dispatches_open", dispatches.c.run_key, dispatches.c.call_id, sqlite_where=_OPEN)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +15,10 @@ from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.custody_changes import adopt
 from tallystick.ledger.errors import CustodyElsewhere, LedgerBusy, LedgerDamaged, LedgerFailed, UsageError
 from tallystick.ledger.ledger import Ledger
+from tallystick.ledger.snapshot_import import import_snapshot
 from tests.unit.ledger.children import Child
-from tests.unit.ledger.factories import every, one, raw
-from tests.unit.ledger.snapshots import LARGE, full_run, go_on, rows_of
+from tests.unit.ledger.factories import every, new_ledger, one, raw
+from tests.unit.ledger.snapshots import LARGE, exported, full_run, go_on, rows_of
 
 
 def test_a_backup_is_a_whole_ledger_with_its_artifacts(ledger: Ledger, tmp_path: Path) -> None:
@@ -93,6 +96,48 @@ def test_a_ledger_that_somebody_uses_is_not_compacted(ledger: Ledger) -> None:
         with pytest.raises(LedgerBusy, match=str(other.pid)):
             compact_ledger(ledger)
     compact_ledger(ledger)  # it is dead now
+
+
+def test_a_ledger_that_somebody_begins_to_use_is_not_compacted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = full_run(ledger)
+    with contextlib.ExitStack() as stack:
+
+        def begin_to_use(folder: object) -> Any:
+            """Between the first look and the turnstile."""
+            other = stack.enter_context(Child("write_and_wait", ledger.path, run.run_key))
+            assert other.line()
+            return shutil._ntuple_diskusage(10**12, 0, 10**12)
+
+        monkeypatch.setattr("tallystick.ledger.care.shutil.disk_usage", begin_to_use)
+        with pytest.raises(LedgerBusy, match="process"):
+            compact_ledger(ledger)
+
+
+def test_a_ledger_that_took_a_run_of_a_living_process_in_is_compacted(ledger: Ledger, tmp_path: Path) -> None:
+    """The worker that the snapshot told of has not ended, and is none of this ledger's."""
+    run = full_run(ledger, leave=False)
+    exported(ledger, run.run_id, tmp_path / "s.zip")
+    (tmp_path / "other").mkdir()
+    with new_ledger(tmp_path / "other") as other:
+        import_snapshot(other, tmp_path / "s.zip")
+        compact_ledger(other)
+        assert [one.code for one in check_ledger(other)] == []
+
+
+def test_a_damaged_ledger_is_not_compacted(tmp_path: Path) -> None:
+    with new_ledger(tmp_path) as ledger:
+        full_run(ledger)
+        with ledger.alone() as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    with contextlib.closing(raw(ledger.path)) as connection:
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'dispatches_open'").fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    data = bytearray(ledger.path.read_bytes())
+    data[(root - 1) * size : root * size] = bytes(size)
+    ledger.path.write_bytes(data)
+    with Ledger.open(ledger.path) as ledger, pytest.raises(LedgerDamaged, match="is damaged"):
+        compact_ledger(ledger)
+    assert ledger.path.stat().st_size == len(data)
 
 
 def test_a_ledger_that_somebody_reads_is_not_said_to_be_compacted(

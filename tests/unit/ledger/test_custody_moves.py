@@ -11,6 +11,7 @@ import pytest
 from tallystick.ledger import coordinators, custody_changes, run_ends, snapshot_export, snapshot_import
 from tallystick.ledger.custody_changes import adopt
 from tallystick.ledger.errors import (
+    RefusedError,
     RunBusy,
     RunNotFound,
     SnapshotDiverged,
@@ -21,7 +22,7 @@ from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.moving import move_runs
 from tallystick.ledger.snapshot_import import import_snapshot
 from tests.unit.ledger.children import Child
-from tests.unit.ledger.factories import new_ledger, one
+from tests.unit.ledger.factories import every, new_ledger, one
 from tests.unit.ledger.snapshots import exported, full_run, go_on, rows_of
 from tests.unit.ledger.test_custody import carry, custody, sound
 
@@ -41,8 +42,13 @@ def test_several_runs_are_moved_together_or_none_of_them(
     free, busy = full_run(ledger, name="free"), full_run(ledger, name="busy")
     held = coordinators.open_run(ledger, busy.run_id)
     monkeypatch.setattr(snapshot_export, "RUNS_MAX", 2)
-    for refused, others in ((RunBusy, [busy.run_id]), (RunNotFound, ["nothing"]), (UsageError, ["one", "more"])):
-        with pytest.raises(refused):
+    refusals: list[tuple[type[Exception], str, list[str]]] = [
+        (RunBusy, "executed by", [busy.run_id]),
+        (RunNotFound, "no run", ["nothing"]),
+        (UsageError, "holds 1 to 2 runs", [busy.run_id, "more"]),
+    ]
+    for refused, why, others in refusals:
+        with pytest.raises(refused, match=why):
             move_runs(ledger, [free.run_id, *others], tmp_path / "m.zip")
         assert custody(ledger, free.run_id) == ("open", "held", 1)
     ledger.write(lambda tx: coordinators.release_run(tx, held, reason="ended", active_us=0))
@@ -217,3 +223,29 @@ def test_of_two_imports_of_one_snapshot_at_once_one_is_told_of_the_other(
     assert inner == [True]
     assert rows_of(other, run.run_id) == rows_of(ledger, run.run_id)
     sound(other)
+
+
+def test_a_run_that_is_being_taken_in_is_neither_exported_nor_adopted_nor_moved(
+    ledger: Ledger, other: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = full_run(ledger)
+    exported(ledger, run.run_id, tmp_path / "s.zip")
+    hidden: list[tuple[Any, ...]] = []
+
+    def look(point: str) -> None:
+        if point != "import.batch" or not every(other, "SELECT * FROM runs"):
+            return
+        with pytest.raises(RunNotFound):
+            exported(other, run.run_id, tmp_path / "hidden.zip")
+        with pytest.raises(RunNotFound):
+            adopt(other, run.run_id, reason="it is hidden", made_by="me")
+        with pytest.raises(RefusedError):
+            move_runs(other, [run.run_id], tmp_path / "hidden.zip")
+        hidden.append(custody(other, run.run_id))
+
+    monkeypatch.setattr(snapshot_import, "crashpoint", look)
+    import_snapshot(other, tmp_path / "s.zip")
+    assert len(hidden) > 10
+    assert set(hidden) == {("importing", "copy", 1)}
+    assert custody(other, run.run_id) == ("open", "copy", 1)
+    assert not (tmp_path / "hidden.zip").exists()

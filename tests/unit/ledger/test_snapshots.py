@@ -12,7 +12,6 @@ import pytest
 from tallystick.ledger import artifacts, driver, snapshot_export, snapshot_forward, snapshot_scratch
 from tallystick.ledger.canonical import canonical_text
 from tallystick.ledger.checks import check_ledger
-from tallystick.ledger.custody_changes import adopt
 from tallystick.ledger.errors import LedgerDamaged, LedgerFailed, RunBusy, RunNotFound, UsageError
 from tallystick.ledger.import_care import discard_run
 from tallystick.ledger.ledger import Ledger
@@ -229,10 +228,6 @@ def test_an_import_that_finds_one_under_way_says_so_and_takes_its_place_once_it_
         with pytest.raises(RunBusy, match="another process"):
             import_snapshot(elsewhere, tmp_path / "s.zip")
         assert every(elsewhere, "SELECT state FROM runs") == [("importing",)]
-        with pytest.raises(RunNotFound):
-            adopt(elsewhere, run.run_id, reason="it is hidden", made_by="me")
-        with pytest.raises(RunNotFound):
-            exported(elsewhere, run.run_id, tmp_path / "hidden.zip")
     assert import_snapshot(elsewhere, tmp_path / "s.zip").changed
     assert rows_of(elsewhere, run.run_id) == rows_of(ledger, run.run_id)
     assert every(elsewhere, "SELECT state FROM imports ORDER BY import_id") == [("discarded",), ("complete",)]
