@@ -38,6 +38,7 @@ def test_work_may_raise_anything_without_ending_the_scribe(problem: BaseExceptio
     with pytest.raises(type(problem)):
         ledger.write(fails(problem))
     assert ledger.write(put("after")) == "after"
+    assert stored(ledger) == {"after"}, "and nothing of it stays"
 
 
 def test_the_history_goes_on_from_what_is_there_when_its_last_event_was_undone_in_the_same_batch(
