@@ -9,19 +9,16 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final
-
-import attrs
+from collections.abc import AsyncIterator
+from typing import Final
 
 from ..ledger import run_ends
-from ..ledger.canonical import JsonValue
 from ..ledger.coordinators import Coordinator, open_run, release_run
 from ..ledger.errors import BudgetExhausted, UsageError
 from ..ledger.ledger import Ledger
 from ..ledger.records import PendingSlot
 from ..ledger.run_reads import own_budgets_of, stop_asked
-from ..ledger.states import DispatchState, IfUnknown, SlotState
+from ..ledger.states import SlotState
 from ..ledger.transaction import Transaction
 from .descriptions import fingerprint_of
 from .embedded_attempts import EmbeddedAttempt
@@ -29,45 +26,13 @@ from .executor import VariantSide
 from .feed import Feed
 from .holds import holds_by_variant
 from .inline_judging import case_of
-from .protocols import Case, Outcome, Prepared, QueryAnswer, QueryState, SlotView
+from .protocols import Case
 from .retry_policy import RetryPolicy, retry_policy
 from .sessions import Session
 
-__all__ = ["EmbeddedRun", "EmbeddedSlot", "HarnessTarget"]
+__all__ = ["EmbeddedRun", "EmbeddedSlot"]
 
 _LOOK_SECONDS: Final = 0.2
-
-
-@attrs.define
-class HarnessTarget:
-    """Stands for a harness in what describes its run; ``config`` is what its answers depend on."""
-
-    config: Mapping[str, JsonValue]
-    if_unknown: IfUnknown
-    key_valid_seconds: float | None = None
-    kind: str = "harness"
-    is_wire_visible: bool = True
-
-    def identity(self) -> Mapping[str, JsonValue]:
-        return {"kind": self.kind, "config": dict(self.config)}
-
-    def check(self) -> None:
-        """There is nothing to look for."""
-
-    def prepare(self, slot: SlotView) -> Prepared:
-        raise NotImplementedError(f"only its own harness can execute {slot.case.id}")
-
-    async def open(self) -> None:
-        """There is nothing to open."""
-
-    async def dispatch(self, prepared: Prepared, dispatching: Any) -> Outcome:  # noqa: ARG002 - it cannot be called
-        return Outcome(DispatchState.REFUSED, "guard.elsewhere", "run the harness again", bytes_sent=0)
-
-    async def query(self, request_id: str, prepared: Prepared) -> QueryAnswer:  # noqa: ARG002 - nobody is asked
-        return QueryAnswer(QueryState.NO_PROOF)
-
-    async def close(self) -> None:
-        """There is nothing to close."""
 
 
 class EmbeddedRun:

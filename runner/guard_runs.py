@@ -6,10 +6,11 @@ are for an event loop.
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import attrs
@@ -29,9 +30,10 @@ from ..ledger.states import DispatchState, IfUnknown, NextStep, SlotState
 from ..ledger.transaction import Transaction
 from .answer_texts import NoAnswer, answer_texts
 from .case_files import CasesInLedger
+from .elsewhere import GuardTarget
 from .holds import holds_by_variant
 from .outcome_facts import facts_of
-from .protocols import Outcome, Prepared, QueryAnswer, QueryState, SlotView
+from .protocols import Outcome
 
 __all__ = ["GROWING", "GuardRun", "GuardTarget", "KeyAsked", "Known", "Underway", "broken_off"]
 
@@ -46,37 +48,6 @@ class _Growing(CasesInLedger):
 
 
 GROWING: Final = _Growing()
-
-
-@attrs.define
-class GuardTarget:
-    """Stands for the script in what describes its run; nobody but the script itself can call it."""
-
-    if_unknown: IfUnknown
-    kind: str = "guard"
-    key_valid_seconds: float | None = None
-    is_wire_visible: bool = False
-
-    def identity(self) -> Mapping[str, JsonValue]:
-        return {"kind": self.kind}
-
-    def check(self) -> None:
-        """There is nothing to look for."""
-
-    def prepare(self, slot: SlotView) -> Prepared:
-        raise NotImplementedError(f"run the script again that calls {slot.case.id}")
-
-    async def open(self) -> None:
-        """There is nothing to open."""
-
-    async def dispatch(self, prepared: Prepared, dispatching: Any) -> Outcome:  # noqa: ARG002 - it cannot be called
-        return Outcome(DispatchState.REFUSED, "guard.elsewhere", "run the script again", bytes_sent=0)
-
-    async def query(self, request_id: str, prepared: Prepared) -> QueryAnswer:  # noqa: ARG002 - nobody is asked
-        return QueryAnswer(QueryState.NO_PROOF)
-
-    async def close(self) -> None:
-        """There is nothing to close."""
 
 
 @attrs.frozen
@@ -203,8 +174,11 @@ class GuardRun:
                 self.counts["unknown"] += 1
                 raise EarlierCallUnknown(
                     f'key "{asked.key}" is {known.state}: an earlier call of it may have happened',
-                    'settle it with `tallystick reconcile`, or declare if_unknown="repeat" in a guard of another name',
+                    f'settle it with `{self._reconcile()}`, or declare if_unknown="repeat" in a guard of another name',
                 )
+
+    def _reconcile(self) -> str:
+        return f"tallystick reconcile {self.coordinator.run_id} --ledger {shlex.quote(str(self._ledger.path))}"
 
     def _add_and_begin(self, tx: Transaction, asked: KeyAsked) -> Begun:
         slot_no = add_keys(tx, self._run_key, [_case_plan(asked)])

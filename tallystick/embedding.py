@@ -27,7 +27,8 @@ from .ledger.observation_reads import observations
 from .ledger.states import DispatchState, IfUnknown
 from .run_names import RunName
 from .runner.descriptions import describe
-from .runner.embedded import EmbeddedRun, EmbeddedSlot, HarnessTarget
+from .runner.elsewhere import HarnessTarget
+from .runner.embedded import EmbeddedRun, EmbeddedSlot
 from .runner.embedded_attempts import EmbeddedAttempt
 from .runner.embedded_calls import EmbeddedCall, EmbeddedReservation
 from .runner.protocols import Case
