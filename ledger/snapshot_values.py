@@ -37,6 +37,8 @@ _JSON: Final[Mapping[str, tuple[str, ...]]] = {
     "qualifications": ("document",),
     "events": ("body",),
 }
+_OF_ANY_KIND: Final = frozenset({"input", "expected", "answer", "score"})
+_LISTS: Final = frozenset({("observations", "flags"), ("turns", "flags")})
 _WHOLE: Final = "JOIN runs r ON r.run_key = t.run_key AND r.left_out IS NULL"
 _MANY_MEANINGS: Final = (
     "(instr({0}, char(92)) OR ((instr({0}, '[') OR json_patch('{{}}', {0}) <> {0})"
@@ -75,9 +77,9 @@ def strange_values(reader: Reader) -> Iterator[str]:
     for table, columns in _JSON.items():
         for column in columns:
             # `json_valid` is strict where it is asked for nothing else; numbers and names of no JSON are none for it.
-            sql = f"SELECT count(*) FROM {table} WHERE {column} IS NOT NULL AND NOT json_valid({column})"
-            if count := reader.row(sql)[0]:
-                yield f"{column} is no JSON in {count} rows of {table}"
+            is_strange = f"(NOT json_valid({column}) OR {_is_of_another_kind(table, column)})"
+            if count := reader.row(f"SELECT count(*) FROM {table} WHERE {column} IS NOT NULL AND {is_strange}")[0]:
+                yield f"{column} is no JSON, or not of its kind, in {count} rows of {table}"
                 return
     yield from _with_two_meanings(reader)
     for what, sql in _STRANGE.items():
@@ -86,6 +88,15 @@ def strange_values(reader: Reader) -> Iterator[str]:
     for shared in SHARED_TABLES:
         if shared.name != "workers" and (count := reader.row(count_of_unused(shared))[0]):
             yield f"nothing refers to {count} rows of {shared.name}"
+
+
+def _is_of_another_kind(table: str, column: str) -> str:
+    """SQL for whether JSON is no object where it must be one, or no list; the ledger begins neither with a space."""
+    if column in _OF_ANY_KIND:
+        return "0"
+    if (table, column) == ("evaluations", "document"):  # a list of judges for the run's own, else a work order
+        return f"substr({column}, 1, 1) <> iif(evaluation_no = 1, '[', '{{')"
+    return f"substr({column}, 1, 1) <> '{'[' if (table, column) in _LISTS else '{'}'"
 
 
 def _with_two_meanings(reader: Reader) -> Iterator[str]:

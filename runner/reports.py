@@ -154,9 +154,12 @@ def next_command(
 
 def is_from_python(run: RunRow) -> bool:
     document: Any = parse_json(run.work_order)
-    sides = [side["target"] for side in document["variants"].values()]
-    sides += [found for found in [document.get("conversation", {}).get("given")] if found is not None]
-    return any(one["kind"] == GIVEN for one in (*sides, *document["judges"]))
+    try:
+        sides = [side["target"] for side in document["variants"].values()]
+        sides += [found for found in [document.get("conversation", {}).get("given")] if found is not None]
+        return any(one["kind"] == GIVEN for one in (*sides, *document["judges"]))
+    except (AttributeError, KeyError, TypeError):
+        return False  # nobody's: whoever goes on with the run is told so
 
 
 def _command(move: NextMove, run_id: str, people: Population, quarantined: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from ..ledger.canonical import parse_json
 from ..ledger.coordinators import Coordinator, open_run, refuse_busy, release_run
 from ..ledger.crashpoints import crashpoint
 from ..ledger.custody import refuse_moved_away, require_held
-from ..ledger.errors import RunNotResumable, UsageError
+from ..ledger.errors import RunNotResumable, UsageError, WorkOrderInvalid
 from ..ledger.host_folder import host_folder
 from ..ledger.ledger import Ledger
 from ..ledger.local_facts import folder_of, remember_folder
@@ -130,16 +130,22 @@ def stored_order(
     user: User | None = None,
 ) -> WorkOrder:
     """The run's work order from what the ledger keeps, with the settings that are in force now."""
-    order = WorkOrder.from_document(
-        parse_json(run.work_order),  # type: ignore[arg-type]
-        source=f"run {run.run_id}", folder=folder or "", targets=targets, judges=judges, user=user,
-    )  # fmt: skip
-    return order.replaced(
-        execution=_execution_of(run),
-        device=_device_of(run),
-        conversation=_conversation_of(run, order.conversation),
-        prices=_settings_of(run).get("prices"),
-    )
+    try:
+        order = WorkOrder.from_document(
+            parse_json(run.work_order),  # type: ignore[arg-type]
+            source=f"run {run.run_id}", folder=folder or "", targets=targets, judges=judges, user=user,
+        )  # fmt: skip
+        return order.replaced(
+            execution=_execution_of(run),
+            device=_device_of(run),
+            conversation=_conversation_of(run, order.conversation),
+            prices=_settings_of(run).get("prices"),
+        )
+    except (AttributeError, KeyError, TypeError) as problem:
+        raise WorkOrderInvalid(
+            f"what the ledger keeps of the work order of run {run.run_id} is none ({problem!r})",
+            "a snapshot that was made by hand may have brought it: trust it no further", place=f"run {run.run_id}",
+        ) from problem  # fmt: skip
 
 
 async def run_session(
