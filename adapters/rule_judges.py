@@ -70,6 +70,11 @@ class RuleJudge:
         return self.kind not in _SLOW
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        """What must be there for a verdict."""
+        return ("expected",) if self._value is None else ()
+
+    @property
     def gives_pass(self) -> bool:
         """Whether it says more than a score."""
         return self.scale is None or self._options.get("at_least") is not None

@@ -26,7 +26,7 @@ from .conversations import (
     refuse_unfit_targets,
 )
 from .identity import Section, evaluation_document, identity_digest, identity_document
-from .judge_protocols import is_calling
+from .judge_protocols import is_calling, needs_of
 from .price_use import PricesMaker, PricesUsed, give_prices, prices_used
 from .protocols import Case, Judge, Missing, Target
 from .request_bounds import refuse_unbounded
@@ -69,7 +69,7 @@ class Description:
 
     ``turns`` counts the messages of all scripts together, once a case; None where no script says them. ``population``
     counts the cases that the work order's were chosen from, None where all are asked or where they were not gone
-    through.
+    through. ``without_expected`` counts those that do not say what is expected, by the judge that needs it.
     """
 
     order: WorkOrder
@@ -83,6 +83,7 @@ class Description:
     turns: int | None = None
     prices: tuple[PricesUsed, ...] = ()
     population: int | None = None
+    without_expected: Mapping[str, int] = attrs.field(factory=dict)
 
     @property
     def planned(self) -> int:
@@ -103,26 +104,33 @@ def describe(order: WorkOrder, adapters: Adapters) -> Description:
     refuse_unreachable_gates(order.gates, judges, source=order.source)
     user = build_user(order, adapters.user)
     talk = build_conversation(order, user, path=adapters.path)
-    turns, missing = [0], [0]
+    turns, missing, unsaid = [0], [0], [0]
+    is_scripted = talk is not None and user is None
 
     def count(case: Case) -> None:
+        unsaid[0] += isinstance(case.expected, Missing)
+        if not is_scripted:
+            return
         try:
             turns[0] += 0 if talk is None else len(talk.messages_of(case))
         except Unsayable as problem:  # the case will fail, alone
             missing[0] += problem.reason == "turns.missing"
 
-    is_scripted = talk is not None and user is None
     source, counts = order.cases, CaseCounts()
     if isinstance(source, ChosenCases):
         source = attrs.evolve(source, counts=counts)
-    found = survey(source, look=count if is_scripted else None)
+    needing = [judge.name for judge in judges if "expected" in needs_of(judge)]
+    found = survey(source, look=count if is_scripted or needing else None)
     if talk is not None and found.count and missing[0] == found.count:
         raise WorkOrderInvalid(
             f"{order.source}: conversation.turns: no case has a list of messages at {talk.spec.turns}",
             "Name the path of the messages in a case's input, as in $.turns", place="conversation.turns",
         )  # fmt: skip
     described = _described(order, targets, judges, talk, found.value(), found.count)
-    return attrs.evolve(described, turns=turns[0] if is_scripted else None, population=counts.population or None)
+    return attrs.evolve(
+        described, turns=turns[0] if is_scripted else None, population=counts.population or None,
+        without_expected=dict.fromkeys(needing, unsaid[0]) if unsaid[0] else {},
+    )  # fmt: skip
 
 
 def describe_again(order: WorkOrder, run: RunRow, adapters: Adapters) -> Description:

@@ -96,7 +96,10 @@ class ChoiceOutlook(_Part):
 
 
 class Preflight(_Part):
-    """What ``run --dry-run`` says. ``action`` is what ``run`` would do: create, continue, or report a finished run."""
+    """What ``run --dry-run`` says. ``action`` is what ``run`` would do: create, continue, or report a finished run.
+
+    ``without_expected`` counts the cases of a new run that do not say what is expected, by the judge that needs it.
+    """
 
     format: Literal["tallystick.preflight/1"] = "tallystick.preflight/1"
     ledger: str
@@ -121,6 +124,7 @@ class Preflight(_Part):
     devices: list[DeviceOutlook] = []
     conversation: ConversationOutlook | None = None
     chosen: ChoiceOutlook | None = None
+    without_expected: dict[str, int] = {}
 
 
 def preflight_of(
@@ -156,6 +160,7 @@ def preflight_of(
         prices=[PricesLine(as_of=one.as_of, file=one.file, digest=one.digest) for one in description.prices],
         cases_digest=description.cases_digest, identity_digest=description.digest, earlier=earlier,
         devices=list(devices), conversation=_conversation(description), chosen=_chosen(description),
+        without_expected=dict(description.without_expected) if action == "create" else {},
     )  # fmt: skip
 
 

@@ -92,6 +92,8 @@ def show_preflight(screen: Screen, found: Preflight, *, fork: str = "") -> None:
             screen.line(f"  and {left} more; --json names them", tone=Tone.WARNING)
         if fork:
             screen.line(f"what has not changed is reused by `{fork}`", tone=Tone.WARNING)
+    if found.without_expected:
+        screen.line(_unjudged(found), tone=Tone.WARNING)
     for line in found.budgets:
         if line.kind == "hard" and line.enough_for is not None and line.enough_for < line.planned:
             screen.line(
@@ -107,6 +109,14 @@ def show_preflight(screen: Screen, found: Preflight, *, fork: str = "") -> None:
                 else "the plan needs with its judges' calls: what they are not asked is out_of_budget"
             )
             screen.line(f"the budget of {whose} is less than {why}", tone=Tone.WARNING)
+
+
+def _unjudged(found: Preflight) -> str:
+    """What judges can say nothing of: it is cheaper to hear it before the cases are asked."""
+    names, count = " and ".join(found.without_expected), max(found.without_expected.values())
+    if count == found.cases:
+        return f'no case says what is expected, and {names} can give no verdict: the key, or column, is "expected"'
+    return f"{count} of {found.cases} cases do not say what is expected: no verdict of {names} there"
 
 
 def _sides(found: Preflight) -> list[tuple[str, str]]:

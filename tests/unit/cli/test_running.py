@@ -96,6 +96,26 @@ def test_dry_run_calls_nothing_and_creates_nothing(project: Project) -> None:
     assert "(will be created)" in done.out
 
 
+@pytest.mark.parametrize(
+    ("labelled", "told"),
+    [
+        (0, "no case says what is expected, and exact can give no verdict"),
+        (1, "1 of 2 cases do not say what is expected: no verdict of exact there"),
+        (2, ""),
+    ],
+)
+def test_a_verdict_that_no_case_allows_is_missed_before_anything_is_paid(
+    project: Project, labelled: int, told: str
+) -> None:
+    project.order(target='[[judges]]\nkind = "contains"\nvalue = "a"')
+    project.write("cases.jsonl", *({"id": n, "input": n} | ({"expected": n} if n < labelled else {}) for n in range(2)))
+    shown = project.give("run", "order.toml", "--dry-run").out
+    assert told in shown
+    assert bool(told) is ("no verdict" in shown)
+    found = project.give("run", "order.toml", "--dry-run", "--json").document
+    assert found["without_expected"] == ({"exact": 2 - labelled} if told else {})
+
+
 def test_dry_run_counts_the_cost_at_worst(project: Project) -> None:
     project.order(
         budgets='dispatches = 2\nusd = { limit = "1.00", bound_per_dispatch = "0.01" }',
