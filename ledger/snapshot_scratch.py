@@ -20,6 +20,7 @@ import attrs
 
 from . import driver
 from .ahead import ahead
+from .failures import is_of_file
 from .ledger import Reader
 from .migrate import apply_migration
 from .schema import SCHEMA_NUMBER
@@ -157,6 +158,8 @@ class Scratch:
                 try:
                     self._put(target, block)
                 except (driver.SqliteError, OverflowError, ValueError, TypeError, RecursionError) as problem:
+                    if is_of_file(problem):
+                        raise  # a full disk is no fault of the rows
                     where = f"{place}, row {count + 1} or one of the {block.count} from there"
                     raise RowsUnfit(f"{where}: {_first_line(problem)}") from problem
                 count += block.count

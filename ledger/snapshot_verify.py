@@ -23,6 +23,7 @@ from .check_rules import Severity
 from .checks import EventsRead, check_histories, check_rows
 from .crashpoints import crashpoint
 from .errors import LedgerFailed, SnapshotInvalid, SnapshotNewer, UsageError
+from .failures import cause_of, first_line, is_of_file
 from .findings import Finding
 from .ledger import Reader
 from .schema import SCHEMA_NUMBER
@@ -87,10 +88,13 @@ def verified(path: Path, folder: Path) -> Iterator[VerifiedSnapshot]:
             yield VerifiedSnapshot(path, manifest, rows.reader, stage, rows)
     except (NotOurZip, RowsUnfit) as problem:
         raise _invalid(path, problem) from problem
-    except OSError as problem:
+    except Exception as problem:
+        cause = cause_of(problem)
+        if not (isinstance(cause, OSError) or is_of_file(cause)):
+            raise
+        what = cause.strerror if isinstance(cause, OSError) else first_line(cause)
         raise LedgerFailed(
-            f"{path} could not be unpacked ({problem.strerror})",
-            "free space on the ledger's disk, then import it again",
+            f"{path} could not be unpacked ({what})", "free space on the ledger's disk, then import it again"
         ) from problem
 
 

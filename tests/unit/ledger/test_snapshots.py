@@ -238,6 +238,21 @@ def test_an_import_that_finds_one_under_way_says_so_and_takes_its_place_once_it_
     assert findings(elsewhere) == []
 
 
+@pytest.mark.parametrize("pages", [3, 300])
+def test_a_disk_that_is_full_while_a_snapshot_is_unpacked_is_no_fault_of_the_snapshot(
+    pages: int, ledger: Ledger, elsewhere: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the tables of the scratch database are there, and among their rows."""
+    run = create_run(ledger, run_plan(), [case_plan("large", canonical_text("x" * 2_000_000))])
+    exported(ledger, run.run_id, tmp_path / "s.zip")
+    settings = (*snapshot_scratch._SETTINGS[1:], f"max_page_count={pages}")
+    monkeypatch.setattr(snapshot_scratch, "_SETTINGS", settings)
+    with pytest.raises(LedgerFailed, match=r"could not be unpacked .*full"):
+        import_snapshot(elsewhere, tmp_path / "s.zip")
+    assert every(elsewhere, "SELECT * FROM runs") == []
+    assert list(Path(f"{elsewhere.path}.d", "imports").iterdir()) == []
+
+
 def test_an_import_for_which_the_disk_is_too_small_leaves_nothing_and_goes_again_when_there_is_room(
     ledger: Ledger, elsewhere: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
