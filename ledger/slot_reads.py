@@ -8,7 +8,7 @@ from typing import Any, Final
 import attrs
 
 from .artifacts import ANSWER, bytes_of, text_of
-from .asked_waits import asked_to_wait_until
+from .asked_waits import asked_to_wait_until, judges_asked_to_wait_until
 from .canonical import canonical_text, escaped_text, unescaped_text
 from .case_reads import DispatchPage, JudgmentPage, dispatches_of, judgments_of
 from .ledger import Reader
@@ -106,7 +106,8 @@ def _not_of(table: str, variants: Collection[int]) -> str:
 def goes_on_at_us(reader: Reader, run_key: int, *, now_us: int) -> int | None:
     """The earliest instant at which a session finds something to claim; 0 is now, None: nothing waits.
 
-    Other than `next_not_before`, it counts what `asked_to_wait_until` keeps back from a slot that does not wait itself.
+    Other than `next_not_before`, it counts what `asked_to_wait_until` keeps back from a slot that does not wait itself,
+    and where no slot waits, what keeps all judgments back that the run still has to give.
     """
     held = asked_to_wait_until(reader, run_key, now_us=now_us)
     free = next_not_before(reader, run_key, without=held)
@@ -118,7 +119,21 @@ def goes_on_at_us(reader: Reader, run_key: int, *, now_us: int) -> int | None:
             (run_key, variant_no),
         )
         waits += [] if row is None else [max(until, row[0])]
-    return min(waits, default=None)
+    return min(waits) if waits else _judges_at_us(reader, run_key, now_us=now_us)
+
+
+def _judges_at_us(reader: Reader, run_key: int, *, now_us: int) -> int | None:
+    """When the first of the judges that still have to judge may be asked; None where one of them may be already."""
+    held = judges_asked_to_wait_until(reader, run_key, 1, now_us=now_us)
+    if not held:
+        return None
+    rows = reader.rows(
+        "SELECT DISTINCT judge_no FROM judgments INDEXED BY judgments_open WHERE run_key = ? AND evaluation_no = 1"
+        " AND state IN ('pending', 'judging')",
+        (run_key,),
+    )
+    waiting = {judge_no for (judge_no,) in rows}
+    return min(held[judge_no] for judge_no in waiting) if waiting and waiting <= held.keys() else None
 
 
 @attrs.frozen

@@ -123,6 +123,7 @@ def test_what_a_judge_asked_for_holds_for_the_next_session_too_and_for_no_target
     ledger.write(lambda tx: retry(tx, 1, state="failed", reason=None))
     again = execute(ledger, target, cases=3, concurrency=1, **inline)
     assert again.counts[SlotState.SELECTED] == 3, "a target is not held back by what a judge asked for"
+    assert (again.not_before_us is not None) == is_inline, "who supervises the run is told when to come again"
     if not is_inline:
         assert judge(ledger, run.run_id, asking, concurrency=1).exit_status == 75
     assert len(asking.asked) == 1
