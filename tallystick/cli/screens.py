@@ -21,6 +21,7 @@ from .words import (
     people_line,
     plural,
     price_words,
+    silent_words,
 )
 
 if TYPE_CHECKING:
@@ -328,9 +329,7 @@ def show_budgets(screen: Screen, lines: Sequence[BudgetLine]) -> None:
             screen.line(f"{budget_name(line)}: {carried} more of the work order's limit went to the runs that this one"
                         " was forked from", tone=Tone.DIM)  # fmt: skip
         if line.unknown_uses:
-            silent = plural(line.unknown_uses, "dispatch", "dispatches")
-            screen.line(f"{silent} did not say what {budget_name(line)} they used; each counts at its declared bound",
-                        tone=Tone.DIM)  # fmt: skip
+            screen.line(silent_words(line), tone=Tone.DIM)
 
 
 def _with_unknown(spent: str, line: BudgetLine) -> str:

@@ -24,6 +24,10 @@ __all__ = ["KINDS", "Initialised", "start_project"]
 KINDS: Final = ("python", "http", "chat", "process")
 _PORTS: Final = {"http": 8765, "chat": 8767}
 _PATHS: Final = {"http": "/triage", "chat": "/v1/chat/completions"}
+_TO_SET: Final = {
+    "http": "json, answer and headers in order.toml to what your service wants",
+    "chat": "model and api_key in order.toml, and its prices in prices.toml",
+}
 _NAME_MAX: Final = 60
 _SHOWN: Final = 3
 _MARK: Final = re.compile("@(?:NAME|TITLE|ARG|URL|PORT|SERVE)@")
@@ -64,6 +68,8 @@ def start_project(settings: Settings, folder: Path, *, target: str, url: str | N
         return 0
     screen = settings.screen()
     screen.line(f"{made.folder}: {', '.join(made.files)}", tone=Tone.STRONG)
+    if url is not None:
+        screen.line(f"before the first run, set {_TO_SET[target]}")
     screen.line("next:")
     for command in made.commands:
         screen.line(f"  {command}")

@@ -16,6 +16,7 @@ from ..renderers.words import (
     people_line,
     plural,
     price_words,
+    silent_words,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "people_line",
     "plural",
     "price_words",
+    "silent_words",
 ]

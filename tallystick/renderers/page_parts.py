@@ -16,10 +16,10 @@ from .words import (
     interval_words,
     money_or_count,
     people_line,
-    plural,
     price_words,
     rate_words,
     seconds_words,
+    silent_words,
     state_word,
 )
 
@@ -185,8 +185,7 @@ def budgets_part(summary: RunReport) -> Markup:
     ]  # fmt: skip
     columns = ["budget", ">limit", ">spent", ">counted", ">wasted", ">held", ">held by unknown", ">left"]
     silent = [
-        element("p", f"{plural(one.unknown_uses, 'dispatch', 'dispatches')} did not say what {budget_name(one)} they "
-                "used; each counts at its declared bound.", class_="soft")
+        element("p", f"{silent_words(one)}.", class_="soft")
         for one in summary.budgets
         if one.unknown_uses
     ]  # fmt: skip

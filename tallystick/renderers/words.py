@@ -28,6 +28,7 @@ __all__ = [
     "price_words",
     "rate_words",
     "seconds_words",
+    "silent_words",
     "state_word",
 ]
 
@@ -70,6 +71,13 @@ def flag_words(lines: Iterable[FlagLine]) -> str:
 def plural(count: int, word: str, words: str = "") -> str:
     """``1 case``, ``2 cases``."""
     return f"{count} {word if count == 1 else words or word + 's'}"
+
+
+def silent_words(line: BudgetLine) -> str:
+    """That sends did not say what they used of a budget."""
+    who, count = plural(line.unknown_uses, "dispatch", "dispatches"), line.unknown_uses
+    them, each = ("it", "it") if count == 1 else ("they", "each")
+    return f"{who} did not say how much {budget_name(line)} {them} used; {each} counts at its declared bound"
 
 
 def price_words(one: PricesLine) -> str:

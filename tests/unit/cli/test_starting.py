@@ -66,6 +66,7 @@ def test_a_url_of_ones_own_takes_the_place_of_the_stand_in(project: Project) -> 
     assert not any("server.py" in command for command in made["commands"])
     assert tomllib.loads((project.folder / "own" / "order.toml").read_text())["target"]["url"] == url
     assert "server.py" not in (project.folder / "own" / "README.md").read_text()
+    assert "set model and api_key" in project.give("init", "mine", "--target", "chat", "--url", url).out
     assert project.give("init", "no", "--target", "python", "--url", url).status == 2
     assert project.give("init", "no", "--target", "http", "--url", "models").status == 2
     assert not (project.folder / "no").exists()
