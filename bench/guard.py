@@ -2,8 +2,9 @@
 
 The client is measured against bare httpx that makes the same requests of the same instant transport in this process, so
 that nothing but the books is between them: two durable commits a request, one request after the other, and 16 attempts
-at a time. The replay is that of one attempt with 1,000 requests that are answered already. A script's items are mapped
-by an instant function: new ones, and the same once more.
+at a time. Both are measured a second time with an instant service in another process, over a connection, as every
+request of a user goes: bare httpx then has to be woken for each answer too. The replay is that of one attempt with 1,000
+requests that are answered already. A script's items are mapped by an instant function: new ones, and the same once more.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import httpx
+from http_slots import serving
 from measure import Asked, Figures, Row, Taken, run_script, scratch_folder, take_in_turns
 
 import tallystick as ts
@@ -63,29 +65,45 @@ def commits(*, requests: int) -> Figures:
     return took
 
 
-def bare(*, requests: int) -> Figures:
-    """Processor time of a request of httpx alone."""
+def bare(*, requests: int, url: str = "") -> Figures:
+    """Processor time of a request of httpx alone; without an address, of the transport that answers here."""
 
     async def main() -> Figures:
-        async with httpx.AsyncClient(transport=_Instant()) as client:
+        async with httpx.AsyncClient(transport=_sender(url)) as client:
             cpu, began = time.process_time(), time.perf_counter()
             for number in range(requests):
-                (await client.post(_URL, json=_body(number))).json()
+                (await client.post(url or _URL, json=_body(number))).json()
             return _figures(requests, began, cpu)
 
     return asyncio.run(main())
 
 
-def guarded(*, requests: int, attempts: int = 1) -> Figures:
+def _sender(url: str) -> httpx.AsyncBaseTransport:
+    return httpx.AsyncHTTPTransport() if url else _Instant()
+
+
+def wired_bare(*, requests: int) -> Figures:
+    """`bare` over a connection."""
+    with serving(_REPLY) as url:
+        return bare(requests=requests, url=url)
+
+
+def wired_guarded(*, requests: int) -> Figures:
+    """`guarded` over a connection."""
+    with serving(_REPLY) as url:
+        return guarded(requests=requests, url=url)
+
+
+def guarded(*, requests: int, attempts: int = 1, url: str = "") -> Figures:
     """The same through a guarded client, in so many attempts at a time."""
     each = requests // attempts
     took: dict[str, float] = {}
 
     @ts.target(guarded=True, version="1")
     async def agent(case: ts.Case) -> int:  # noqa: ARG001 - all cases ask the same
-        async with ts.httpx_async_client(transport=_Instant()) as client:
+        async with ts.httpx_async_client(transport=_sender(url)) as client:
             for number in range(each):
-                (await client.post(_URL, json=_body(number))).json()
+                (await client.post(url or _URL, json=_body(number))).json()
         return each
 
     with scratch_folder() as folder:
@@ -165,15 +183,17 @@ def _figures(count: int, began: float, cpu: float) -> Figures:
 def rows(asked: Asked) -> Sequence[Row]:
     """The client in two ways, the replay, and the script in two ways."""
     requests, items = asked.size(3_200, 320), asked.size(10_000, 500)
-    client = take_in_turns(
-        __file__, ("bare", "commits", "guarded", "many_guarded"), repetitions=asked.repetitions, requests=requests
-    )
+    names = ("bare", "commits", "guarded", "many_guarded", "wired_bare", "wired_guarded")
+    client = take_in_turns(__file__, names, repetitions=asked.repetitions, requests=requests)
     replays = take_in_turns(__file__, ("replay",), repetitions=asked.repetitions, requests=asked.size(1_000, 100))
     script = take_in_turns(__file__, ("mapped",), repetitions=asked.repetitions, items=items)
     seconds, cpu = replays.median("replay", "seconds"), replays.median("replay", "cpu")
     return [
         _client_row(client, "guarded", f"guarded client, {requests:,} requests one after the other"),
         _client_row(client, "many_guarded", f"guarded client, {requests:,} requests in 16 attempts at a time"),
+        _client_row(
+            client, "wired_guarded", f"guarded client, {requests:,} requests over a connection", bare="wired_bare"
+        ),
         Row(
             case=f"replay of an attempt of {asked.size(1_000, 100):,} requests",
             ours=f"{seconds * 1000:.0f} ms",
@@ -186,8 +206,8 @@ def rows(asked: Asked) -> Sequence[Row]:
     ]
 
 
-def _client_row(taken: Taken, name: str, case: str) -> Row:
-    ours, bare_us = taken.median(name, "cpu_us"), taken.median("bare", "cpu_us")
+def _client_row(taken: Taken, name: str, case: str, *, bare: str = "bare") -> Row:
+    ours, bare_us = taken.median(name, "cpu_us"), taken.median(bare, "cpu_us")
     commits_us = taken.median("commits", "cpu_us")
     return Row(
         case=case,
@@ -209,5 +229,5 @@ def _script_row(taken: Taken, name: str, case: str, must: int) -> Row:
 
 
 if __name__ == "__main__":
-    measured = (bare, commits, guarded, many_guarded, replay, mapped)
+    measured = (bare, commits, guarded, many_guarded, wired_bare, wired_guarded, replay, mapped)
     run_script(__file__, "Guarded clients, replay and scripts", {one.__name__: one for one in measured}, rows)

@@ -25,13 +25,14 @@ from tallystick.ledger.states import SlotState
 _CONCURRENCY = 64
 _MUST = 0.6
 _BODY = b'{"language":"en"}'
-_REPLY = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
 
 
 class _Service(asyncio.Protocol):
     """Answers whole requests that have a Content-Length, and looks at nothing else of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, body: bytes) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+        self._reply = head + body
         self._seen = b""
         self._transport: asyncio.WriteTransport | None = None
 
@@ -49,15 +50,15 @@ class _Service(asyncio.Protocol):
                 return
             self._seen = self._seen[whole:]
             assert self._transport is not None
-            self._transport.write(_REPLY)
+            self._transport.write(self._reply)
 
 
-def service() -> Figures:
+def service(*, body: str) -> Figures:
     """Serve until standard input ends; the first line says the port."""
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(_Service, "127.0.0.1", 0)
+        server = await loop.create_server(lambda: _Service(body.encode()), "127.0.0.1", 0)
         print(server.sockets[0].getsockname()[1], flush=True)
         await loop.run_in_executor(None, sys.stdin.read)
         server.close()
@@ -67,9 +68,10 @@ def service() -> Figures:
 
 
 @contextlib.contextmanager
-def _serving() -> Iterator[str]:
+def serving(body: bytes = _BODY) -> Iterator[str]:
+    """The address of an instant service that answers everything with that body, from a process of its own."""
     process = subprocess.Popen(
-        [sys.executable, __file__, "--measure", json.dumps({"name": "service"})],
+        [sys.executable, __file__, "--measure", json.dumps({"name": "service", "body": body.decode()})],
         env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -110,13 +112,13 @@ def _bare(slots: int, *, clients: int) -> Figures:
             await asyncio.gather(*(worker(made[number % clients]) for number in range(_CONCURRENCY)))
             return _figures(slots, began, cpu)
 
-    with _serving() as url:
+    with serving() as url:
         return asyncio.run(main(url))
 
 
 def ours(*, slots: int) -> Figures:
     """Slots a second of a run: the whole of it, planning too, since no target tells when its first call began."""
-    with _serving() as url, scratch_folder() as folder:
+    with serving() as url, scratch_folder() as folder:
         order = ts.WorkOrder(
             "bench",
             cases=[ts.Case(f"case-{number}", f"sentence {number}", "en") for number in range(1, slots + 1)],
