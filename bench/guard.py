@@ -3,8 +3,9 @@
 The client is measured against bare httpx that makes the same requests of the same instant transport in this process, so
 that nothing but the books is between them: two durable commits a request, one request after the other, and 16 attempts
 at a time. Both are measured a second time with an instant service in another process, over a connection, as every
-request of a user goes: bare httpx then has to be woken for each answer too. The replay is that of one attempt with 1,000
-requests that are answered already. A script's items are mapped by an instant function: new ones, and the same once more.
+request of a user goes: bare httpx then has to be woken for each answer too. The replay is that of one attempt with
+1,000 requests that are answered already. A script's items are mapped by an instant function: new ones, and the same
+once more.
 """
 
 from __future__ import annotations
