@@ -7,6 +7,7 @@ who goes on with it adopts its runs.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 from pathlib import Path
@@ -22,7 +23,7 @@ from .failures import first_line
 from .ledger import Ledger
 from .location import side_folder
 from .processes import ProcessIdentity
-from .publishing import published
+from .publishing import followed, published
 from .whole_copy import copy_whole
 
 __all__ = ["BackedUp", "Compacted", "backup_ledger", "compact_ledger"]
@@ -54,10 +55,11 @@ def backup_ledger(ledger: Ledger, path: Path, *, force: bool = False) -> BackedU
     Raises UsageError where the path is taken, LedgerDamaged where an artifact's file is not there, and LedgerFailed
     where the disk fails.
     """
-    with published(path, force=force, written=lambda: crashpoint("backup.written")) as file:
+    written = functools.partial(crashpoint, "backup.written")
+    with published(path, force=force, ledger=ledger.path, is_database=True, written=written) as file:
         copy_whole(ledger.path, Path(file.name))
         with contextlib.closing(driver.connect_frozen(Path(file.name))) as copy:
-            count, total = _copy_artifacts(copy, ledger.artifacts, side_folder(path) / "artifacts")
+            count, total = _copy_artifacts(copy, ledger.artifacts, side_folder(followed(path)) / "artifacts")
         file.seek(0, os.SEEK_END)
         size = file.tell()
     return BackedUp(path, size, count, total)

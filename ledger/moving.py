@@ -31,7 +31,7 @@ def move_runs(ledger: Ledger, run_ids: Sequence[str], path: Path, *, force: bool
     if there is not None and _is_done(ledger, there):
         return Exported(path, there.digest, path.stat().st_size, there)
     force = force or there is not None
-    refuse_taken(path, force=force)
+    refuse_taken(path, force=force, ledger=ledger.path)
     refuse_too_many(wanted)
     begin_move(ledger, wanted)
     made = export_runs(ledger, wanted, path, custody="move", force=force)

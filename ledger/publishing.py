@@ -16,10 +16,13 @@ from typing import Final
 
 from .durable import sync, sync_folder
 from .errors import LedgerFailed, UsageError
+from .location import side_folder
 
-__all__ = ["beside", "published", "refuse_taken"]
+__all__ = ["beside", "followed", "published", "refuse_taken"]
 
 _PART: Final = ".part"
+_LOGS: Final = ("-wal", "-journal", "-shm")
+_MAGIC: Final = b"SQLite format 3\0"
 
 
 @contextlib.contextmanager
@@ -27,16 +30,19 @@ def published(
     path: Path,
     *,
     force: bool,
+    ledger: Path | None = None,
+    is_database: bool = False,
     written: Callable[[], None] = lambda: None,
     renamed: Callable[[], None] = lambda: None,
 ) -> Iterator[io.BufferedRandom]:
     """The file to write into; it gets its name when the block ends well, and leaves nothing when it does not.
 
+    A symbolic link is followed. ``ledger`` is where the contents come from, ``is_database`` that they are one;
     ``written`` is called when all of it is durable under its other name, ``renamed`` when it has its own. Raises
-    UsageError when there is a file of that name (unless ``force``) or no such folder, and LedgerFailed when the disk
-    fails.
+    UsageError as `refuse_taken` does, and LedgerFailed when the disk fails.
     """
-    refuse_taken(path, force=force)
+    path = followed(path)
+    refuse_taken(path, force=force, ledger=ledger, is_database=is_database)
     try:
         _clear(path)
         temporary = _another_name(path)
@@ -47,7 +53,7 @@ def published(
                 file.flush()
                 sync(file.fileno())
                 written()
-                refuse_taken(path, force=force)
+                refuse_taken(path, force=force, ledger=ledger, is_database=is_database)
                 temporary.replace(path)
                 sync_folder(path.parent)
             except BaseException:
@@ -74,13 +80,51 @@ def beside(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def refuse_taken(path: Path, *, force: bool) -> None:
-    """Raise UsageError when something is there that must stay, or when its folder is not there."""
+def refuse_taken(path: Path, *, force: bool, ledger: Path | None = None, is_database: bool = False) -> None:
+    """Raise UsageError when something is there that must stay, or when its folder is not there.
+
+    With ``force`` a file may be replaced, but never one of the ``ledger``, and a database by nothing but one.
+    """
+    path = followed(path)
     if not path.parent.is_dir():
         raise UsageError(f"the folder {path.parent} does not exist", "create it, or name another path")
+    if ledger is not None and _is_of(ledger, path):
+        raise UsageError(f"{path} belongs to the ledger {ledger} itself", "name another path")
     if path.is_dir() or (path.exists() and not force):
         kind = "a folder" if path.is_dir() else "a file"
         raise UsageError(f"there is {kind} at {path} already", "name another path, or say --force to replace a file")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"there is something at {path} that is no file", "name another path")
+    if is_database:
+        _refuse_log(path)
+    elif path.exists() and _has_database(path):
+        raise UsageError(f"there is a database at {path}, which nothing of another kind replaces", "name another path")
+
+
+def followed(path: Path) -> Path:
+    """Where a file of that name is written: where a symbolic link leads to."""
+    return path.resolve() if path.is_symlink() else path
+
+
+def _is_of(ledger: Path, path: Path) -> bool:
+    own, place = ledger.resolve(), path.parent.resolve() / path.name
+    names = {own, *(own.with_name(own.name + end) for end in _LOGS)}
+    return place in names or side_folder(own) in place.parents or (path.exists() and path.samefile(own))
+
+
+def _refuse_log(path: Path) -> None:
+    """A log that is there would be taken for the new file's, and written into it."""
+    for log in (path.with_name(path.name + end) for end in _LOGS[:2]):
+        if log.exists() and log.stat().st_size:
+            raise UsageError(
+                f"{log} belongs to a database that is, or was, at {path}",
+                "end what uses that one, or name another path; if it is of no use any more, remove both",
+            )
+
+
+def _has_database(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
 
 
 def _another_name(path: Path) -> Path:

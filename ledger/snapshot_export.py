@@ -63,7 +63,7 @@ def export_runs(
     refuse_too_many(run_ids)
     what = _What(tuple(sorted(set(run_ids))), custody, tuple(slots), read_rules(redact))
     written, renamed = (lambda: crashpoint("export.written")), (lambda: crashpoint("export.renamed"))
-    with published(path, force=force, written=written, renamed=renamed) as file:
+    with published(path, force=force, ledger=ledger.path, written=written, renamed=renamed) as file:
         try:
             with ledger.reading() as reader:
                 writer = _write_rows(file, reader, what)

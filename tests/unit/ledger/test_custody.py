@@ -13,6 +13,7 @@ import pytest
 
 from tallystick.ledger import budgets, coordinators, run_ends, settlements
 from tallystick.ledger.canonical import digest_of_bytes
+from tallystick.ledger.care import backup_ledger
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.custody_changes import adopt, begin_move
 from tallystick.ledger.errors import CustodyElsewhere, RunBusy, SnapshotDiverged, UsageError
@@ -482,3 +483,17 @@ def test_a_run_that_is_executed_here_is_not_moved_forward(ledger: Ledger, other:
     with pytest.raises((RunBusy, SnapshotDiverged)):
         carry(other, ledger, run.run_id, tmp_path)
     assert custody(ledger, run.run_id)[1] == "held"
+
+
+def test_no_snapshot_move_or_backup_is_written_over_the_ledger_itself(ledger: Ledger) -> None:
+    run = full_run(ledger)
+    before = rows_of(ledger, run.run_id)
+    for write in (
+        lambda: exported(ledger, run.run_id, ledger.path),
+        lambda: move_runs(ledger, [run.run_id], ledger.path, force=True),
+        lambda: backup_ledger(ledger, ledger.path, force=True),
+    ):
+        with pytest.raises(UsageError, match="belongs to the ledger"):
+            write()
+    assert rows_of(ledger, run.run_id) == before
+    assert check_ledger(ledger) == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,6 +77,64 @@ def test_a_folder_is_never_replaced_and_one_that_is_not_there_is_named(tmp_path:
         pass
     with pytest.raises(UsageError, match="does not exist"), published(tmp_path / "no" / "s.zip", force=True):
         pass
+
+
+def published_as(path: Path, **options: Any) -> None:
+    with published(path, force=True, **options) as file:
+        file.write(b"new")
+
+
+@pytest.mark.parametrize("name", ["l.db", "l.db-wal", "l.db.d/artifacts/s.zip", "link", "hard", "sub/../l.db"])
+def test_nothing_is_written_over_the_ledger_that_it_comes_from(name: str, tmp_path: Path) -> None:
+    ledger = tmp_path / "l.db"
+    ledger.write_bytes(b"rows")
+    (tmp_path / "l.db.d" / "artifacts").mkdir(parents=True)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "link").symlink_to("l.db")
+    (tmp_path / "hard").hardlink_to(ledger)
+    before = names_in(tmp_path)
+    for is_database in (False, True):
+        with pytest.raises(UsageError, match="belongs to the ledger"):
+            published_as(tmp_path / name, ledger=ledger, is_database=is_database)
+    assert (ledger.read_bytes(), names_in(tmp_path)) == (b"rows", before)
+
+
+def test_a_database_is_replaced_by_nothing_but_a_database(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    path.write_bytes(b"SQLite format 3\0 and rows")
+    with pytest.raises(UsageError, match="a database"):
+        published_as(path)
+    published_as(path, is_database=True)
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("log", ["b.db-wal", "b.db-journal"])
+def test_a_database_is_not_put_beside_the_log_of_another_which_would_be_written_into_it(
+    log: str, tmp_path: Path
+) -> None:
+    (tmp_path / log).write_bytes(b"pages")
+    with pytest.raises(UsageError, match="belongs to a database that is, or was, at"):
+        published_as(tmp_path / "b.db", is_database=True)
+    assert names_in(tmp_path) == [log]
+
+
+def test_a_pipe_or_a_device_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="no file"):
+        published_as(tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_link_stays_and_the_file_lies_where_it_leads_to(is_there: bool, tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "s.zip").symlink_to("far/real.zip")
+    if is_there:
+        (tmp_path / "far" / "real.zip").write_bytes(b"old")
+    published_as(tmp_path / "s.zip")
+    assert (tmp_path / "s.zip").is_symlink()
+    assert (tmp_path / "far" / "real.zip").read_bytes() == b"new"
+    assert names_in(tmp_path / "far") == ["real.zip"]
 
 
 def test_what_the_disk_does_is_told_with_the_path(tmp_path: Path) -> None:
