@@ -16,6 +16,7 @@ __all__ = [
     "VariantRow",
     "budgets_of",
     "find_run",
+    "is_part",
     "list_runs",
     "newest_of_name",
     "newest_unfinished",
@@ -218,6 +219,11 @@ def reason_example(reader: Reader, run_key: int, state: str, reason: str) -> str
         (run_key, state, reason),
     )
     return "" if row is None else str(row[0])
+
+
+def is_part(reader: Reader, run_key: int) -> bool:
+    """Whether the run came without all of its contents: then nobody goes on with it here."""
+    return bool(reader.row("SELECT left_out IS NOT NULL FROM runs WHERE run_key = ?", (run_key,))[0])
 
 
 def budgets_of(reader: Reader, run_key: int) -> list[BudgetState]:

@@ -29,7 +29,7 @@ def standing_at(reader: Reader, run: RunRow, history: RunHistory, *, ledger: str
     """The keys of `RunStanding` that tell of the whole run; population, reasons, totals and scores are a slice's."""
     counts = history.counts()
     custody = _custody(run, history)
-    move = _next_move(custody, history, counts)
+    move = _next_move(custody, history, counts, is_part=run_reads.is_part(reader, run.run_key))
     unknown: dict[str, int] = {}
     for one in history.open_dispatches.values():
         if one.state == DispatchState.UNKNOWN:
@@ -67,12 +67,14 @@ def _custody(run: RunRow, history: RunHistory) -> str:
     return CustodyState.MOVED.value if custody == CustodyState.MOVING else custody
 
 
-def _next_move(custody: str, history: RunHistory, counts: dict[SlotState, int]) -> NextMove:
+def _next_move(custody: str, history: RunHistory, counts: dict[SlotState, int], *, is_part: bool) -> NextMove:
     """What helped next then; as `results.next_move` tells it from the rows of now."""
     if custody == CustodyState.MOVED:
         return NextMove.ADOPT
     move = _next_where_held(history, counts)
-    return NextMove.ADOPT if custody == CustodyState.COPY and move is not NextMove.NOTHING else move
+    if custody != CustodyState.COPY or move is NextMove.NOTHING:
+        return move
+    return NextMove.NOTHING if is_part else NextMove.ADOPT
 
 
 def _next_where_held(history: RunHistory, counts: dict[SlotState, int]) -> NextMove:

@@ -12,7 +12,7 @@ from ..ledger.custody import as_found
 from ..ledger.device_looks import quarantined_for
 from ..ledger.judging_reads import is_out_of_budget
 from ..ledger.ledger import Ledger, Reader
-from ..ledger.run_reads import RunRow, find_run, slot_counts, slot_reasons
+from ..ledger.run_reads import RunRow, find_run, is_part, slot_counts, slot_reasons
 from ..ledger.slot_reads import goes_on_at_us, scores_of
 from ..ledger.states import SlotState
 from .tally import PassedOver
@@ -37,7 +37,7 @@ class ExitStatus(IntEnum):
 class NextMove(StrEnum):
     """What helps next, as ``--json`` says it."""
 
-    NOTHING = "nothing"  # the run is complete
+    NOTHING = "nothing"  # the run is complete, or a part that came without its contents
     RESUME = "resume"  # slots wait; resume goes on
     DECIDE = "decide"  # unknown, failed, parked, unavailable, unjudged, or a device in quarantine: look, then settle it
     FUND = "fund"  # a budget has no room
@@ -95,7 +95,9 @@ def next_move(reader: Reader, run: RunRow, counts: dict[SlotState, int]) -> Next
     if run.custody in ("moving", "moved"):
         return NextMove.ADOPT
     move = _next_where_held(reader, run, counts)
-    return NextMove.ADOPT if run.custody == "copy" and move is not NextMove.NOTHING else move
+    if run.custody != "copy" or move is NextMove.NOTHING:
+        return move
+    return NextMove.NOTHING if is_part(reader, run.run_key) else NextMove.ADOPT
 
 
 def _next_where_held(reader: Reader, run: RunRow, counts: dict[SlotState, int]) -> NextMove:

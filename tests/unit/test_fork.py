@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -374,6 +375,9 @@ def test_a_contaminated_observation_stays_marked(path: Path, asked: Asked) -> No
     with ts.open(path) as opened:
         pages = [page for name in "abcd" for page in opened.case(str(made.run), name)]
         assert [page.attempts[0].contaminated for page in pages] == [0, 1, 0, 0]
+    with Ledger.open(path) as ledger, ledger.reading() as reader:
+        told = reader.row("SELECT body FROM events WHERE kind = 'slots.reused'")[0]
+        assert json.loads(told)["contaminated"] == [2], "as reports read it"
     assert sound(path)
 
 

@@ -133,6 +133,20 @@ def test_every_copy_of_a_moved_ledger_is_adopted_at_once(partial: Project) -> No
     assert give(partial, "copied.db", "resume", "second").status == 0
 
 
+def test_a_part_of_a_run_is_not_adopted_with_all_others(partial: Project) -> None:
+    partial.give("export", "asked", "-o", "part.zip", "--redact", "answers")
+    partial.order(name="second")
+    partial.give("run", "order.toml", "--limit", 1)
+    partial.give("export", "second", "-o", "whole.zip")
+    for file in ("part.zip", "whole.zip"):
+        assert give(partial, "other.db", "import", file).status == 0
+    done = give(partial, "other.db", "adopt", "--all", "--reason", "that machine is gone", "--json")
+    assert done.status == 0
+    assert [run["was"] for run in done.document["runs"]] == ["copy"]
+    assert give(partial, "other.db", "status", "second", "--json").document["next"] == "resume"
+    assert give(partial, "other.db", "status", "asked", "--json").document["next"] == "nothing"
+
+
 def test_a_ledger_is_backed_up_and_compacted(partial: Project) -> None:
     backup = Path("backup.db")
     made = partial.give("ledger", "backup", backup)

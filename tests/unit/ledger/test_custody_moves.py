@@ -137,6 +137,28 @@ def test_the_file_of_a_move_gives_nothing_to_a_copy_that_knows_how_it_went_on(
         assert custody(third, run.run_id) == ("open", "copy", 2)
 
 
+@pytest.mark.parametrize("here", ["nothing", "an early copy", "a copy that knows of the move"])
+def test_whoever_takes_a_moved_run_in_says_so_in_its_history(
+    here: str, ledger: Ledger, other: Ledger, tmp_path: Path
+) -> None:
+    run = full_run(ledger)
+    if here == "an early copy":
+        carry(ledger, other, run.run_id, tmp_path)
+        go_on(ledger, run.run_id)
+    move_runs(ledger, [run.run_id], tmp_path / "m.zip")
+    if here == "a copy that knows of the move":
+        carry(ledger, other, run.run_id, tmp_path)
+    (told,) = import_snapshot(other, tmp_path / "m.zip").runs
+    assert told.became == {"nothing": "new", "an early copy": "forward"}.get(here, "held")
+    assert (told.custody, told.epoch) == ("held", 2)
+    assert custody(other, run.run_id) == ("open", "held", 2)
+    newest = every(other, "SELECT kind, json_extract(body, '$.epoch') FROM events ORDER BY event_no DESC LIMIT 1")
+    assert newest == [("run.taken_over", 2)]
+    assert not import_snapshot(other, tmp_path / "m.zip").changed
+    coordinators.open_run(other, run.run_id)
+    sound(other)
+
+
 def test_a_snapshot_tells_how_workers_of_others_have_ended_and_nothing_of_those_of_this_ledger(
     ledger: Ledger, other: Ledger, tmp_path: Path
 ) -> None:

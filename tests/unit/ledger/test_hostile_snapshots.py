@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 
 from tallystick.ledger import snapshot_scratch, zip_layout, zip_reader
+from tallystick.ledger.canonical import digest_of_bytes
 from tallystick.ledger.errors import LedgerFailed, SnapshotInvalid, SnapshotNewer, UsageError
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.schema import metadata
+from tallystick.ledger.snapshot_export import export_runs
+from tallystick.ledger.snapshot_format import artifact_member
 from tallystick.ledger.snapshot_import import import_snapshot
 from tallystick.ledger.snapshot_verify import read_manifest, verified
 from tallystick.ledger.stored_digests import digest_of_case
@@ -357,6 +360,11 @@ def forget_artifact(forgery: Forgery) -> None:
     forgery.artifacts.pop(next(iter(forgery.artifacts)))
 
 
+def add_artifact(forgery: Forgery) -> None:
+    data = b"nobody's \xff" * 10_000
+    forgery.artifacts[artifact_member(digest_of_bytes(data))] = data
+
+
 def add_table(forgery: Forgery, table: str, columns: list[str], row: list[Any], *, shared: bool = True) -> None:
     folder = "shared" if shared else f"runs/{forgery.run}"
     forgery.manifest["columns"][table] = columns
@@ -417,6 +425,7 @@ ROWS: dict[str, Callable[[Forgery], object]] = {
     "a judgment of nothing": lambda found: found.set("judgments", "slot_no", 8),
     "an artifact changed": swap_artifact,
     "an artifact fewer": forget_artifact,
+    "an artifact more": add_artifact,
     "an artifact's row changed": lambda found: found.set("artifacts", "size", 1),
     "an artifact's row fewer": lambda found: found.drop("artifacts", where=lambda row: True),
     "words of the ledger": lambda found: add_table(found, "slot_states", ["state"], ["excellent"]),
@@ -440,6 +449,20 @@ def test_rows_that_cannot_be_true_are_refused_though_every_digest_is_right(
     forgery = taken_apart(sound)
     ROWS[harm](forgery)
     refused(target, forgery.write(tmp_path / "h.zip"))
+
+
+def test_runs_that_are_not_in_the_order_of_their_ids_are_refused(target: Ledger, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    with new_ledger(tmp_path / "source") as ledger:
+        runs = [full_run(ledger, name=name).run_id for name in ("a", "b")]
+        export_runs(ledger, runs, tmp_path / "s.zip")
+    forgery = taken_apart(tmp_path / "s.zip")
+    forgery.honest = False
+    assert import_snapshot(target, forgery.write(tmp_path / "f.zip")).changed
+    forgery.manifest["runs"].reverse()
+    forgery.seal()
+    with pytest.raises(SnapshotInvalid, match="once and in order"):
+        import_snapshot(target, forgery.write(tmp_path / "h.zip"))
 
 
 def test_rows_in_parts_that_are_out_of_order_are_refused(sound: Path, target: Ledger, tmp_path: Path) -> None:
