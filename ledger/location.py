@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import psutil
 
-from .errors import LedgerOnNetwork, LedgerReadOnly
+from .errors import LedgerOnNetwork, LedgerReadOnly, UsageError
 from .failures import unwritable
 
-__all__ = ["default_path", "filesystem_of", "make_side_folder", "refuse_network", "side_folder"]
+__all__ = ["default_path", "filesystem_of", "make_side_folder", "path_for_order", "refuse_network", "side_folder"]
 
 _NETWORK: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "virtiofs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs",
@@ -23,15 +24,36 @@ _PROJECT_MARKS: Final = ("pyproject.toml", ".git")
 
 
 def default_path(environment: Mapping[str, str] | None = None, start: Path | None = None) -> Path:
-    """``$TALLYSTICK_LEDGER``, else ``tallystick.db`` beside the nearest project mark upwards, else here."""
+    """``$TALLYSTICK_LEDGER``, else ``tallystick.db`` beside the nearest project mark upwards, else here.
+
+    Here, too, where it is and the project has none: the mark may have come afterwards.
+    """
     named = (os.environ if environment is None else environment).get("TALLYSTICK_LEDGER")
     if named:
         return Path(named)
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents):
         if any((folder / mark).exists() for mark in _PROJECT_MARKS):
-            return folder / "tallystick.db"
+            found = [path for path in (folder / "tallystick.db", here / "tallystick.db") if path.exists()]
+            return found[0] if found else folder / "tallystick.db"
     return here / "tallystick.db"
+
+
+def path_for_order(folder: Path, environment: Mapping[str, str] | None = None, start: Path | None = None) -> Path:
+    """The default path, for a work order in this folder.
+
+    Raises UsageError where there is no ledger yet, but one beside the work order: in another one, all that was answered
+    would be paid for anew.
+    """
+    path, beside = default_path(environment, start), folder.resolve() / "tallystick.db"
+    is_named = bool((os.environ if environment is None else environment).get("TALLYSTICK_LEDGER"))
+    if is_named or path.exists() or not beside.exists():
+        return path
+    raise UsageError(
+        f"there is no ledger at {path}, and one lies beside the work order",
+        f"go on with that one: --ledger {shlex.quote(str(beside))}; or name this one, to begin it: --ledger"
+        f" {shlex.quote(str(path))}",
+    )
 
 
 def side_folder(path: Path) -> Path:

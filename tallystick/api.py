@@ -20,7 +20,7 @@ from .ledger import run_ends
 from .ledger.canonical import canonical_text
 from .ledger.errors import RunNotFound
 from .ledger.ledger import Ledger
-from .ledger.location import default_path
+from .ledger.location import default_path, path_for_order
 from .ledger.run_reads import BudgetState, RunRow, budgets_of, find_run, list_runs, newest_unfinished, slot_counts
 from .ledger.settlements import Decision, Settlement
 from .ledger.slot_reads import CasePage, Score, Unknown, case_page, scores_of, unknown_outcomes
@@ -85,7 +85,8 @@ async def run_async(
     """`run` on the running loop."""
     made = order if isinstance(order, WorkOrder) else load_work_order(Path(order))
     description = await asyncio.to_thread(describe, made, ADAPTERS)
-    with Ledger.open(_path(ledger), create=True) as opened:
+    path = path_for_order(made.folder) if ledger is None else Path(ledger)
+    with Ledger.open(path, create=True) as opened:
         session = await asyncio.to_thread(find_or_create, opened, description, new=new)
         return await run_session(opened, session, stop=stop, concurrency=concurrency, slots_max=limit)
 

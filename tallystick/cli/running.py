@@ -70,7 +70,7 @@ def show_preflight(settings: Settings, order: Path, choice: CaseChoice, *, concu
     with settings.aside():
         description = describe(choice.of(load_work_order(order)), ADAPTERS)
     with _telling_how(settings, order, choice):
-        known = _known_run(settings.ledger_path, description, new=new)
+        known = _known_run(settings.ledger_for(order), description, new=new)
     found = _preflight(settings, description, known, concurrency)
     if settings.json:
         write_json(found)
@@ -85,7 +85,7 @@ def run_order(
     """``run``: an unfinished run of the work order goes on, a finished one prints its report."""
     with settings.aside():
         description = describe(choice.of(load_work_order(order)), ADAPTERS)
-    path = settings.ledger_path
+    path = settings.ledger_for(order)
     with _telling_how(settings, order, choice):
         known = _known_run(path, description, new=new)
     outlook = _preflight(settings, description, known, concurrency)

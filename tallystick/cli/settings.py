@@ -36,6 +36,12 @@ class Settings:
 
         return self.ledger or default_path()
 
+    def ledger_for(self, order: Path) -> Path:
+        """The ledger that is meant for a work order; raises UsageError where another one lies beside it."""
+        from ..ledger.location import path_for_order
+
+        return self.ledger or path_for_order(order.parent)
+
     @property
     def ledger_option(self) -> str:
         """What a command that we name must add to mean the same ledger."""

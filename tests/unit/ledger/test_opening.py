@@ -26,10 +26,11 @@ from tallystick.ledger.errors import (
     NotALedger,
     RefusedError,
     TallystickError,
+    UsageError,
 )
 from tallystick.ledger.file_locks import holder_pid
 from tallystick.ledger.ledger import Ledger
-from tallystick.ledger.location import default_path, filesystem_of, side_folder
+from tallystick.ledger.location import default_path, filesystem_of, path_for_order, side_folder
 from tests.unit.ledger.children import Child
 from tests.unit.ledger.factories import empty_file, every, new_ledger, new_run, one, raw
 
@@ -439,8 +440,25 @@ def test_the_default_path_follows_the_environment_then_the_project_then_the_fold
     assert default_path({}, inner).name == "tallystick.db"
     (tmp_path / "a" / "pyproject.toml").touch()
     assert default_path({}, inner) == tmp_path.resolve() / "a" / "tallystick.db"
+    (inner / "tallystick.db").touch()
+    assert default_path({}, inner) == inner.resolve() / "tallystick.db"
     (inner / ".git").mkdir()
     assert default_path({"TALLYSTICK_LEDGER": ""}, inner) == inner.resolve() / "tallystick.db"
+
+
+def test_a_work_order_beside_which_a_ledger_lies_begins_no_other_one_unasked(tmp_path: Path) -> None:
+    inner = tmp_path / "a b"
+    inner.mkdir()
+    (tmp_path / "pyproject.toml").touch()
+    here = tmp_path.resolve() / "tallystick.db"
+    assert path_for_order(inner, {}, tmp_path) == here
+    (inner / "tallystick.db").touch()
+    assert path_for_order(inner, {}, inner) == inner.resolve() / "tallystick.db"
+    with pytest.raises(UsageError, match=f"no ledger at {here}.*--ledger '{inner.resolve()}/tallystick.db'; or"):
+        path_for_order(inner, {}, tmp_path)
+    assert path_for_order(inner, {"TALLYSTICK_LEDGER": "x.db"}, tmp_path) == Path("x.db")
+    here.touch()
+    assert path_for_order(inner, {}, tmp_path) == here
 
 
 def test_the_file_system_of_a_real_path_is_known() -> None:
