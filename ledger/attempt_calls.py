@@ -48,7 +48,7 @@ def further_call(tx: Transaction, intent: Intent, attempt_no: int, *, is_replay:
     if state != AttemptState.RUNNING:
         raise TransitionRefused(
             f"attempt {attempt_no} of slot {intent.slot_no} is {state} and can have no further call",
-            "look at it with `tallystick show`", "attempt", "running",
+            "look at its case: `tallystick show RUN CASE`", "attempt", "running",
         )  # fmt: skip
     budgets.reserve(tx, intent.run_key, intent.holds)
     return intend_call(tx, intent, attempt_no, position=newest + 1, is_replay=is_replay, role=role)
@@ -113,7 +113,7 @@ def break_off(
     if calls.open:
         raise TransitionRefused(
             f"attempt {key.attempt_no} of slot {key.slot_no} has a call without an outcome and cannot be broken off",
-            "look at it with `tallystick show`", "attempt", "interrupted",
+            "look at its case: `tallystick show RUN CASE`", "attempt", "interrupted",
         )  # fmt: skip
     facts = DispatchFacts(DispatchState.REFUSED, reason, message, settled_by="runner")
     waiting = Waiting(NextStep.NEW, not_before_us)

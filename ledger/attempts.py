@@ -137,7 +137,7 @@ def dispatch_again(tx: Transaction, key: DispatchKey, holds: tuple[Hold, ...], *
     if states is None or states[0] != "running" or not _may_be_followed(tx, key, states[1]):
         raise TransitionRefused(
             f"dispatch {key.dispatch_no} of call {key.call_id} cannot be followed by another",
-            "look at it with `tallystick show`", "dispatch", "intended",
+            "look at its case: `tallystick show RUN CASE`", "dispatch", "intended",
         )  # fmt: skip
     budgets.reserve(tx, key.run_key, holds)
     again = DispatchKey(key.run_key, key.slot_no, key.attempt_no, key.call_id, key.dispatch_no + 1, holds)

@@ -330,6 +330,6 @@ def _exhausted(tx: Transaction, run_key: int, hold: Hold) -> BudgetExhausted:
     name, limit, held, settled = row
     return BudgetExhausted(
         f"the budget of {name} has no room for {hold.amount} more: limit {limit}, settled {settled}, held {held}",
-        "raise it with `tallystick resume RUN --amend`, or settle unknown outcomes that hold it",
+        "raise it with `tallystick resume RUN --amend UNIT=LIMIT --reason TEXT`, or settle what is unknown and has it",
         str(name),
     )

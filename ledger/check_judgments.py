@@ -76,6 +76,6 @@ JUDGMENT_RULES: Final[tuple[Rule, ...]] = (
         "evaluations have ended in which a judgment waits or is under way",
         f"SELECT {_JUDGMENT} FROM judgments j {_OF_RUN} JOIN evaluations e ON e.run_key = j.run_key"
         " AND e.evaluation_no = j.evaluation_no WHERE e.ended_us IS NOT NULL AND j.state IN ('pending', 'judging')",
-        "go on with `tallystick judge`",
+        "go on with `tallystick judge RUN ORDER`",
     ),
 )

@@ -51,7 +51,7 @@ def leftovers(ledger: Ledger, reader: Reader) -> Iterator[Finding]:
     yield from _warning(
         "device.quarantined", "devices are in quarantine",
         (row[0] for row in reader.each("SELECT DISTINCT resource FROM leases WHERE state = 'quarantined'")),
-        "look at each, then let it be used again with `tallystick device clear`",
+        "look at each, then let it be used again with `tallystick device clear DEVICE --reason TEXT`",
     )  # fmt: skip
     wanted = {digest.removeprefix("sha256:") for (digest,) in reader.each(_IN_FILES)}
     yield from _warning(
@@ -83,8 +83,8 @@ def _leases(ledger: Ledger, leases: list[Any], dead: AbstractSet[str]) -> Iterat
     yield from _warning(
         "lease.dead_holder", "leases are held by processes that have died",
         (row[0] for row in leases if row[1] == "held" and row[2] in dead),
-        "go on with `tallystick resume` (a run) or `tallystick judge` (an evaluation), which take them over; a device "
-        "goes to the next run that asks for it",
+        "go on with `tallystick resume RUN` or, for an evaluation, `tallystick judge RUN ORDER`, which take them over;"
+        " a device goes to the next run that asks for it",
     )  # fmt: skip
     yield from _warning(
         "lease.dead_waiter", "processes that have died stand in line for devices",
@@ -100,7 +100,8 @@ def _leases(ledger: Ledger, leases: list[Any], dead: AbstractSet[str]) -> Iterat
             if state == "held" and set_id is not None and worker_id not in dead
             and has_expired(boot, expires, now_ns, host=host)
         ),
-        "wake the holder or end it; `tallystick device show` says who it is, `tallystick device release` takes it away",
+        "wake the holder or end it; `tallystick device show DEVICE` says who it is,"
+        " `tallystick device release DEVICE --force --reason TEXT` takes it away",
     )  # fmt: skip
 
 
@@ -112,7 +113,7 @@ def _runs(reader: Reader, dead: AbstractSet[str]) -> Iterator[Finding]:
     yield from _warning(
         "run.half_planned", "runs were being written by processes that have died",
         (f"run {run_id}" for run_id, worker_id in half if worker_id in dead),
-        "the next `tallystick run` removes plans, the next `tallystick import` what an import left",
+        "the next `tallystick run ORDER` removes plans, the next `tallystick import FILE` what an import left",
     )  # fmt: skip
     yield from _warning(
         "run.left_in_flight", "runs that nobody executes have planned observations in flight",

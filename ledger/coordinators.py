@@ -194,11 +194,11 @@ def _resource(run_id: str) -> str:
 def _busy(run_id: str, holder: Holder | None) -> RunBusy:
     who = f"process {holder.identity.pid} (worker {holder.worker_id})" if holder else "another process"
     if holder is not None and holder.identity.host != host_id():
-        remedy = "stop it on its host; where that host is gone, take the run over with `tallystick adopt`"
+        remedy = f"stop it on its host; where that is gone, take over: `tallystick adopt {run_id} --reason TEXT`"
         return RunBusy(
             f"run {run_id} is held by a process of another host (worker {holder.worker_id})", remedy, run_id, who
         )
     return RunBusy(
         f"run {run_id} is being executed by {who}",
-        "wait for it, or ask it to stop with `tallystick cancel`", run_id, who,
+        f"wait for it, or ask it to stop with `tallystick cancel {run_id}`", run_id, who,
     )  # fmt: skip

@@ -195,7 +195,7 @@ def _adopt(tx: Transaction, run_id: str, reason: str, made_by: str, *, is_elsewh
         raise RunNotFound(f"there is no run {run_id}", "list them with `tallystick runs`", run_id)
     run_key, custody, epoch, left_out = row
     if custody == CustodyState.HELD and not is_elsewhere:
-        raise UsageError(f"run {run_id} is this ledger's already", "go on with it: `tallystick resume`")
+        raise UsageError(f"run {run_id} is this ledger's already", f"go on with it: `tallystick resume {run_id}`")
     if left_out is not None:
         raise ContentsLeftOut(
             f"run {run_id} came without all of its contents, and cannot go on here",

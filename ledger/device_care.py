@@ -5,6 +5,7 @@ Each decision stands in the lease that it ended, and in the history of that leas
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import attrs
@@ -81,7 +82,8 @@ def clear(tx: Transaction, resource: str, *, reason: str, made_by: str) -> None:
     rows = tx.rows(_QUARANTINED, (resource,))
     if not rows:
         raise UsageError(
-            f"the device {resource} is not in quarantine", "see how it stands with `tallystick device show`"
+            f"the device {resource} is not in quarantine",
+            f"see how it stands with `tallystick device show {shlex.quote(resource)}`",
         )
     for lease_id, why, run_key in rows:
         tx.move(

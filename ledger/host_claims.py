@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import shlex
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
@@ -187,7 +188,7 @@ class HostClaims:
         if why is not None:
             raise DeviceQuarantined(
                 f"the device {resource} is in quarantine on this host ({why})",
-                f"look at it, then `tallystick device clear {resource} --reason TEXT`", resource,
+                f"look at it, then `tallystick device clear {shlex.quote(resource)} --reason TEXT`", resource,
             )  # fmt: skip
 
     def _in_the_way(self, set_id: str, lease: Lease, ticket: int | None) -> Iterable[HostObstacle]:
@@ -302,5 +303,5 @@ def ledger_digest(path: Path) -> str:
 def _lost(resource: str, why: str) -> LeaseLost:
     return LeaseLost(
         f"the device {resource} is not this process's on this host any more: {why}",
-        "nothing was sent under it; `tallystick device show` tells who has it now", resource,
+        f"nothing was sent under it; `tallystick device show {shlex.quote(resource)}` tells who has it now", resource,
     )  # fmt: skip

@@ -93,7 +93,7 @@ def dispatch_judgment_again(
     if row is None or row[0] != DispatchState.REFUSED:
         raise TransitionRefused(
             f"dispatch {sent.dispatch_no} of call {sent.call_id} cannot be followed by another",
-            "look at it with `tallystick show`", "dispatch", "intended",
+            "look at its case: `tallystick show RUN CASE`", "dispatch", "intended",
         )  # fmt: skip
     budgets.reserve(tx, key.run_key, holds)
     again = DispatchKey(key.run_key, key.slot_no, key.attempt_no, sent.call_id, sent.dispatch_no + 1, holds)

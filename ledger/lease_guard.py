@@ -53,5 +53,5 @@ def dispatch_under(tx: Transaction, key: DispatchKey, held: Held) -> None:
 def lost(what: str, resource: str) -> LeaseLost:
     return LeaseLost(
         f"the lease {what}{f' of {resource}' if resource else ''} is not this process's any more",
-        "nothing was sent under it; `tallystick device show` tells who has the device now", resource,
+        "nothing was sent under it; `tallystick device list` tells who has the device now", resource,
     )  # fmt: skip

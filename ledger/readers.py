@@ -123,7 +123,7 @@ def _ended() -> ReadingEnded:
     return ReadingEnded(
         f"a reading of more than {READING_SECONDS_MAX:g} s was ended: it kept the write-ahead log growing while others "
         "wrote",
-        "do it again, best when no run is writing, or on a copy made by `tallystick ledger backup`",
+        "do it again, best when no run is writing, or on a copy made by `tallystick ledger backup PATH`",
     )
 
 

@@ -92,7 +92,7 @@ def abandon_run(tx: Transaction, run_key: int, *, reason: str, made_by: str) -> 
     if in_flight or state not in ("open", "finished"):
         raise RunNotResumable(
             f"the run is {state} and {'has slots in flight' if in_flight else 'cannot be given up'}",
-            "stop its coordinator first (`tallystick cancel`), or resume it once so that what is in flight is settled",
+            "stop its coordinator (`tallystick cancel RUN`), or resume it once so that what is in flight is settled",
         )
     leave_undecided(tx, run_key, reason="given_up")
     count = tx.change(

@@ -93,8 +93,8 @@ def settle_and_go_on(tx: Transaction, settlement: Settlement, *, solitary: bool 
     asked = asked_turn(tx, key)
     if asked is None or not asked.is_current:
         raise TransitionRefused(
-            f"call {key.call_id} is not what its conversation waits for", "look at it with `tallystick show`",
-            "attempt", "running",
+            f"call {key.call_id} is not what its conversation waits for",
+            "look at its case: `tallystick show RUN CASE`", "attempt", "running",
         )  # fmt: skip
     take_up_again(tx, key, NextStep.QUERY, solitary=solitary)
     landed = settlement.decision is Decision.LANDED

@@ -71,7 +71,7 @@ class Transaction:
         if self.execute(sql, parameters).rowcount != 1:
             raise TransitionRefused(
                 f"the {machine} is not in a state from which it can become {wanted}",
-                "look at it with `tallystick show`; somebody else may have settled it",
+                "look at its case (`tallystick show RUN CASE`); somebody else may have settled it",
                 machine,
                 wanted,
             )

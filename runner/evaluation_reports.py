@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from ..ledger.canonical import parse_json
 from ..ledger.evaluations import EvaluationRow, find_evaluation
 from ..ledger.judging_reads import JudgeRow, JudgeTally, judge_rows, judge_tallies
@@ -102,7 +104,7 @@ def _reparsed(row: EvaluationRow) -> str | None:
 
 
 def _command(move: NextMove, row: EvaluationRow, lines: list[JudgeLine], order: str, ledger_option: str) -> str:
-    source = _reparsed(row)
+    source, order = _reparsed(row), shlex.quote(order)
     match move:
         case NextMove.RESUME | NextMove.FUND:
             # Without it the judges would be asked, and paid for.

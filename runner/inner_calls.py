@@ -329,7 +329,7 @@ class AttemptInnerCalls:
         except TransitionRefused as refused:
             raise AttemptOver(
                 f"the answer came when attempt {self._attempt.attempt_no} had ended: its outcome is unknown",
-                "settle it with `tallystick reconcile`",
+                "settle it with `tallystick reconcile RUN`",
             ) from refused
 
     def _ended(self, send: InnerSend, outcome: Outcome) -> None:
@@ -380,7 +380,7 @@ def _asked(request: InnerRequest) -> _Asked:
 def _earlier_unknown(call_id: str) -> EarlierCallUnknown:
     return EarlierCallUnknown(
         f"call {call_id} may have happened, and nothing may follow it by itself",
-        "settle it with `tallystick reconcile`, or declare if_unknown",
+        "settle it with `tallystick reconcile RUN`, or declare if_unknown",
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -250,5 +251,5 @@ def _quarantined(found: Blocked) -> DeviceQuarantined:
     why = next((one.reason for one in found.obstacles if one.resource == resource and one.reason), "no reason is given")
     return DeviceQuarantined(
         f"the device {resource} is in quarantine ({why})",
-        f"look at it, then `tallystick device clear {resource}`", resource,
+        f"look at it, then `tallystick device clear {shlex.quote(resource)} --reason TEXT`", resource,
     )  # fmt: skip

@@ -105,7 +105,7 @@ def _of_judges(run_id: str, scores: Sequence[ScoreInterval], ledger_option: str)
             OpenPoint(
                 what="unqualified", count=judged, reasons={name: judged},
                 meaning=_UNQUALIFIED,
-                command="tallystick qualify ORDER LABELLED",
+                command=f"tallystick qualify ORDER LABELLED{ledger_option}",
             )
         )  # fmt: skip
     return points

@@ -79,7 +79,7 @@ class OrderTable(Table):
     )
     execution: dict[str, Any] = _key({}, KeyClass.LIMIT, "How the run is executed.")
     device: dict[str, Any] = _key({}, KeyClass.LIMIT, "How devices are held; for targets that work on one.")
-    fork: dict[str, Any] = _key({}, KeyClass.LIMIT, "What `tallystick fork` does with what the earlier run has.")
+    fork: dict[str, Any] = _key({}, KeyClass.LIMIT, "What `fork` does with what the earlier run has.")
     conversation: dict[str, Any] | None = _key(
         None, KeyClass.IDENTITY, "What is said in each case, turn after turn. Without it a case is one request."
     )
@@ -299,7 +299,7 @@ class GatesTable(Table):
     baseline: Annotated[str, Field(min_length=1)] | None = _key(
         None,
         KeyClass.LIMIT,
-        "What it is compared to: a variant, or another run as `tallystick compare` names it. Where absent and a gate"
+        "What it is compared to: a variant, or another run as `compare` names it. Where absent and a gate"
         " compares, the first variant of several.",
     )
     variant: str | None = _key(

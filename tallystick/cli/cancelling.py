@@ -60,7 +60,7 @@ def abandon_run(settings: Settings, run: str, *, reason: str | None) -> int:
         if holder is not None and holder.alive:
             raise RunBusy(
                 f"run {found.run_id} is being executed by process {holder.pid}",
-                "ask it to stop first, with `tallystick cancel` and without --abandon", found.run_id, str(holder.pid),
+                f"ask it to stop first: `{settings.command('cancel', found.run_id)}`", found.run_id, str(holder.pid),
             )  # fmt: skip
         count = ledger.write(lambda tx: run_ends.abandon_run(tx, found.run_key, reason=reason, made_by=made_by()))
         _tell(settings, ledger, found.run_id, asked=None, given_up=count, abandoned=True)

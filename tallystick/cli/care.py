@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Literal
 
@@ -55,9 +56,10 @@ def backup(settings: Settings, path: Path, *, force: bool) -> int:
         write_json(done)
         return 0
     screen = settings.screen()
+    adopt = f"tallystick adopt RUN --reason TEXT --ledger {shlex.quote(done.file)}"
     beside = f", {plural(done.artifacts, 'artifact')} of {done.artifact_bytes:,} bytes in {path.name}.d"
     screen.pairs([("ledger", done.ledger), ("backup", f"{done.file} ({done.bytes:,} bytes{beside})")])
-    screen.line("the backup is a ledger; who goes on with it adopts its runs (`tallystick adopt`)", tone=Tone.GOOD)
+    screen.line(f"the backup is a ledger; who goes on with a run of it adopts that: `{adopt}`", tone=Tone.GOOD)
     return 0
 
 

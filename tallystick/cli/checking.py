@@ -12,7 +12,7 @@ from ..runner.resume_check import ResumeCheck, resume_check
 from ..runner.sessions import reopened
 from .changes import Changes, plan_of, read_changes
 from .output import write_json
-from .running import named_or_newest
+from .running import named_or_newest, telling_how
 from .screen import Screen, Tone
 from .settings import Settings
 from .words import joined, people_line
@@ -27,7 +27,7 @@ def show_resume_check(
     changes = read_changes(retry=retry, amend=amend, reason=reason)
     with Ledger.open(settings.ledger_path) as ledger:
         found = named_or_newest(ledger, run, is_changed=bool(changes))
-        with settings.aside():
+        with settings.aside(), telling_how(settings):
             reopened(ledger, found.run_id, ADAPTERS)
         for one in changes.amendments:
             plan_of(ledger, found, one)
@@ -38,12 +38,16 @@ def show_resume_check(
     if holder is not None and holder.alive:
         raise RunBusy(
             f"run {found.run_id} is being executed by process {holder.pid}",
-            "wait for it, or ask it to stop with `tallystick cancel`", found.run_id, str(holder.pid),
+            f"wait for it, or ask it to stop with `{settings.command('cancel', found.run_id)}`",
+            found.run_id, str(holder.pid),
         )  # fmt: skip
     if settings.json:
         write_json(checked)
     else:
-        _show(settings.screen(), checked)
+        retried = [] if retry is None else ["--retry", retry]
+        amended = [word for text in amend for word in ("--amend", text)]
+        why = [] if reason is None else ["--reason", reason]
+        _show(settings.screen(), checked, settings.command("resume", found.run_id, *retried, *amended, *why))
     return 0
 
 
@@ -56,7 +60,7 @@ def _retried(changes: Changes) -> tuple[tuple[str, str | None], ...]:
     return tuple(found)
 
 
-def _show(screen: Screen, found: ResumeCheck) -> None:
+def _show(screen: Screen, found: ResumeCheck, command: str) -> None:
     screen.line(f"run {found.run} ({found.name}): {found.state}", tone=Tone.STRONG)
     counts = Counter[str](one.becomes for one in found.in_flight)
     left = found.population.pending + counts["again"] + counts["interrupted"] + found.waits_again
@@ -75,6 +79,6 @@ def _show(screen: Screen, found: ResumeCheck) -> None:
         *(("amended", text) for text in found.amendments),
     ])  # fmt: skip
     if left:
-        screen.line(f"`tallystick resume` would take up {left}; nothing was changed", tone=Tone.GOOD)
+        screen.line(f"`{command}` would take up {left}; nothing was changed", tone=Tone.GOOD)
     else:
         screen.line("nothing is left to execute; nothing was changed", tone=Tone.GOOD)

@@ -78,7 +78,8 @@ def clear(settings: Settings, resource: str, *, reason: str | None) -> int:
         page = device_page(ledger, resource, claims=claims)
         if page.quarantine is None:
             raise UsageError(
-                f"the device {resource} is not in quarantine", "see how it stands with `tallystick device show`"
+                f"the device {resource} is not in quarantine",
+                f"see how it stands with `{settings.command('device', 'show', resource)}`",
             )
         ledger.write(lambda tx: _clear_here(tx, resource, why))
         claims.clear(resource)

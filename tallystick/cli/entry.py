@@ -118,8 +118,8 @@ def _tell_error(problem: Exception, settings: Settings) -> int:
         traceback.print_exception(problem)
     if isinstance(problem, TallystickError):
         if settings.json:
-            _tell_in_json(problem)
-        remedy = problem.remedy[:1].upper() + problem.remedy[1:]
+            _tell_in_json(problem, settings)
+        remedy = settings.named(problem.remedy[:1].upper() + problem.remedy[1:])
         return _tell(problem.code, f"{problem.what}. {remedy}" if remedy else problem.what, problem.exit_status)
     remedy = "" if settings.debug else "; run it again with --debug for the traceback"
     return _tell("unexpected", f"{type(problem).__name__}: {problem}{remedy}", UNEXPECTED)
@@ -136,8 +136,9 @@ def _not_utf8() -> UsageError:
     return UsageError("an argument is not UTF-8 text, and so can be no name and no reason", "write it in UTF-8")
 
 
-def _tell_in_json(problem: TallystickError) -> None:
+def _tell_in_json(problem: TallystickError, settings: Settings) -> None:
     fields = {name: value for name, value in vars(problem).items() if not name.startswith("_")}
+    fields["remedy"] = settings.named(problem.remedy)
     document = {"format": "tallystick.error/1", "code": problem.code, "exit_status": problem.exit_status, **fields}
     sys.stdout.write(json.dumps(document, indent=2, default=str) + "\n")
     sys.stdout.flush()

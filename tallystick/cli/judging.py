@@ -63,7 +63,9 @@ def judge_run(
             ledger, found, description, new=new, at_event=at_event, must_exist=bool(retry)
         )
         _let_wait(settings, ledger, session, retry)
-        done = _to_end(settings, ledger, session, concurrency, f"tallystick judge {found.run_id} {order}")
+        again = [] if reparse is None else ["--reparse", reparse]  # without it the judges would be asked, and paid for
+        command = settings.command("judge", found.run_id, str(order), *again)
+        done = _to_end(settings, ledger, session, concurrency, command)
         end = evaluation_end(ledger, session.row, done, order=str(order), ledger_option=settings.ledger_option)
     if settings.json:
         write_json(end)
@@ -84,7 +86,7 @@ def _to_end(
 ) -> SessionEnd:
     switch = StopSwitch()
     display = JudgingDisplay(switch, sys.stderr, is_silent=settings.json)
-    with settings.aside(), Interrupts(switch, last_words=f"Go on with: {command}{settings.ledger_option}"):
+    with settings.aside(), Interrupts(switch, last_words=f"Go on with: {command}"):
 
         async def judged() -> SessionEnd:
             try:
@@ -121,7 +123,7 @@ def show_evaluation(screen: Screen, end: EvaluationEnd) -> None:
         if line.qualified is not None and not line.qualified.met:
             why = "; ".join(line.qualified.lacking)
             screen.line(f"the verdicts of {line.judge} do not count, it is unqualified: {why}", tone=Tone.WARNING)
-    text, tone = _exit_line(end)
+    text, tone = _exit_line(screen, end)
     screen.line(text, tone=tone)
 
 
@@ -143,7 +145,7 @@ def _row(line: JudgeLine) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _exit_line(end: EvaluationEnd) -> tuple[str, Tone]:
+def _exit_line(screen: Screen, end: EvaluationEnd) -> tuple[str, Tone]:
     missing = sum(sum(line.no_verdict.values()) for line in end.judges)
     waiting, command = sum(line.waiting for line in end.judges), command_words(end.command)
     match NextMove(end.next):
@@ -153,10 +155,11 @@ def _exit_line(end: EvaluationEnd) -> tuple[str, Tone]:
             why = f"stopped ({end.stopped})" if end.stopped else "not finished"
             return f"{why}, {plural(waiting, 'judgment')} left: {command} goes on", Tone.WARNING
         case NextMove.FUND:
-            its_run = f"`tallystick resume {end.run} --amend` of the run"
-            return f"out of budget: raise the limit, here or by {its_run}, and {command}", Tone.BAD
+            its_run = screen.named(f"tallystick resume {end.run} --amend UNIT=LIMIT --reason TEXT")
+            return f"out of budget: raise the limit, here or by `{its_run}` of the run, and {command}", Tone.BAD
         case _ if missing:
             again = f"; {command} tries them again" if end.command else " in the replies that were kept"
             return f"finished, {plural(missing, 'judgment')} without a verdict{again}", Tone.WARNING
         case _:
-            return "finished, and verdicts do not count: qualify the judge with `tallystick qualify`", Tone.WARNING
+            qualify = screen.named("tallystick qualify ORDER LABELLED")
+            return f"finished, and verdicts do not count: qualify the judge with `{qualify}`", Tone.WARNING

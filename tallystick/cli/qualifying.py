@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def qualify_judges(settings: Settings, order: Path, labelled: Path, *, concurren
         made, labels = load_judge_order(order), load_labelled(labelled)
     switch = StopSwitch()
     display = JudgingDisplay(switch, sys.stderr, is_silent=settings.json)
-    command = f"tallystick qualify {order} {labelled}"
+    command = f"tallystick qualify {shlex.quote(str(order))} {shlex.quote(str(labelled))}"
     with (
         Ledger.open(settings.ledger_path, create=True) as ledger,
         settings.aside(),

@@ -40,7 +40,7 @@ def show_report(screen: Screen, report: RunReport) -> None:
     if report.budgets:
         show_budgets(screen, report.budgets)
     _durations(screen, report)
-    screen.pairs(totals_rows(report))
+    screen.pairs(totals_rows(screen, report))
     _sessions(screen, report)
     _trouble(screen, report)
     show_exit(screen, report)

@@ -37,7 +37,7 @@ from .screens import show_card, show_end
 from .screens import show_preflight as show_preflight_on
 from .settings import Settings
 
-__all__ = ["CaseChoice", "named_or_newest", "resume_run", "run_order", "show_preflight"]
+__all__ = ["CaseChoice", "named_or_newest", "resume_run", "run_order", "show_preflight", "telling_how"]
 
 
 @attrs.frozen
@@ -69,7 +69,7 @@ def show_preflight(settings: Settings, order: Path, choice: CaseChoice, *, concu
     """``run --dry-run``: check everything, call nothing, change nothing."""
     with settings.aside():
         description = describe(choice.of(load_work_order(order)), ADAPTERS)
-    with _telling_how(settings, order, choice):
+    with telling_how(settings, order, choice):
         known = _known_run(settings.ledger_for(order), description, new=new)
     found = _preflight(settings, description, known, concurrency)
     if settings.json:
@@ -86,13 +86,13 @@ def run_order(
     with settings.aside():
         description = describe(choice.of(load_work_order(order)), ADAPTERS)
     path = settings.ledger_for(order)
-    with _telling_how(settings, order, choice):
+    with telling_how(settings, order, choice):
         known = _known_run(path, description, new=new)
     outlook = _preflight(settings, description, known, concurrency)
     with Ledger.open(path, create=True) as ledger:
         if known is None and not settings.json:
             _show_preflight(settings, outlook, order, choice)
-        with _telling_how(settings, order, choice):
+        with telling_how(settings, order, choice):
             session = find_or_create(ledger, description, new=new)
         return _execute(settings, ledger, session, limit=limit, concurrency=concurrency)
 
@@ -111,7 +111,7 @@ def resume_run(
     changes = read_changes(retry=retry, amend=amend, reason=reason)
     with Ledger.open(settings.ledger_path) as ledger:
         found = named_or_newest(ledger, run, is_changed=bool(changes))
-        with settings.aside(), _telling_how(settings):
+        with settings.aside(), telling_how(settings):
             session = reopened(ledger, found.run_id, ADAPTERS)
         if changes:
             refuse_busy(ledger, found.run_id)
@@ -126,7 +126,7 @@ def resume_run(
 
 
 @contextlib.contextmanager
-def _telling_how(settings: Settings, order: Path | None = None, choice: CaseChoice | None = None) -> Iterator[None]:
+def telling_how(settings: Settings, order: Path | None = None, choice: CaseChoice | None = None) -> Iterator[None]:
     """Give a refused change the commands that help against it, as they are to be typed here."""
     try:
         yield
@@ -159,7 +159,7 @@ def named_or_newest(ledger: Ledger, run: str | None, *, is_changed: bool = False
     with ledger.reading() as reader:
         found = newest_unfinished(reader) if run is None else find_run(reader, run)
     if found is None:
-        more = "; one that has ended is named: `tallystick resume RUN …`" if is_changed else ""
+        more = "; one that has ended is named: `tallystick resume RUN`" if is_changed else ""
         raise RunNotFound("there is no unfinished run", f"list the runs with `tallystick runs`{more}")
     return found
 

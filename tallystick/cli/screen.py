@@ -44,17 +44,20 @@ class Screen(Protocol):
     def pairs(self, rows: Sequence[tuple[str, object]]) -> None:
         """Labels and what belongs to them; nothing where there are none."""
 
+    def named(self, command: str) -> str:
+        """The command of ours as it is to be typed here: it means the same ledger."""
+
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
         """A table; columns whose heading begins with ``>`` are numbers, and those with nothing in them are left out."""
 
 
-def screen_for(stream: IO[str]) -> Screen:
-    """The screen for that stream."""
+def screen_for(stream: IO[str], *, ledger_option: str = "") -> Screen:
+    """The screen for that stream; ``ledger_option`` is what the commands that it names need to mean this ledger."""
     if not is_terminal(stream):
-        return PlainScreen(stream)
+        return PlainScreen(stream, ledger_option)
     from rich.console import Console
 
-    return RichScreen(Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True))
+    return RichScreen(Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True), ledger_option)
 
 
 def is_terminal(stream: IO[str]) -> bool:
@@ -98,8 +101,12 @@ def _widths(names: Sequence[str], body: Sequence[Sequence[str]], *, room: int) -
 class PlainScreen:
     """Lines of text without any escape sequence."""
 
-    def __init__(self, stream: IO[str] | None = None) -> None:
+    def __init__(self, stream: IO[str] | None = None, ledger_option: str = "") -> None:
         self._stream = stream or sys.stdout
+        self._ledger_option = ledger_option
+
+    def named(self, command: str) -> str:
+        return command + self._ledger_option
 
     def line(self, text: object = "", *, tone: Tone = Tone.PLAIN) -> None:  # noqa: ARG002
         self._stream.write(safe(text, length_max=10_000) + "\n")
@@ -127,8 +134,12 @@ class PlainScreen:
 class RichScreen:
     """A terminal."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, ledger_option: str = "") -> None:
         self.console = console
+        self._ledger_option = ledger_option
+
+    def named(self, command: str) -> str:
+        return command + self._ledger_option
 
     def line(self, text: object = "", *, tone: Tone = Tone.PLAIN) -> None:
         self.console.print(self._text(safe(text, length_max=10_000), tone))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
@@ -195,6 +196,7 @@ def show_card(screen: Screen, ledger: Ledger, session: Session, coordinator: Coo
         screen.line(f"run {session.run.run_id} ({session.run.name})")
         return
     screen.line(f"run {session.run.run_id} ({session.run.name}) goes on", tone=Tone.STRONG)
+    settle = screen.named(f"tallystick reconcile {session.run.run_id}")
     rows = [("ledger", str(ledger.path)), ("reused", f"{tally.reused} of {tally.planned} are answered already")]
     if found.dead_workers:
         flown = found.unknown + found.again + found.interrupted + found.parked
@@ -205,7 +207,7 @@ def show_card(screen: Screen, ledger: Ledger, session: Session, coordinator: Coo
         for count, label, text in (
             (found.again, "again", f"{found.again} may be asked again, as the target declares"),
             (found.interrupted, "cut off", f"{found.interrupted} had nothing in question and go on"),
-            (found.unknown, "unknown", f"{found.unknown} may have been done; `tallystick reconcile` settles them"),
+            (found.unknown, "unknown", f"{found.unknown} may have been done; `{settle}` settles them"),
             (found.parked, "parked", f"{found.parked} killed the process too often when they were alone"),
         )
         if count
@@ -235,7 +237,7 @@ def show_status(screen: Screen, status: RunStatus) -> None:
     screen.pairs(
         [
             ("executing", who),
-            *(("device", _use(one, is_alive=is_alive)) for one in status.devices),
+            *(("device", _use(screen, one, is_alive=is_alive)) for one in status.devices),
         ]
     )
     _figures(screen, status)
@@ -243,7 +245,7 @@ def show_status(screen: Screen, status: RunStatus) -> None:
         show_exit(screen, status)
 
 
-def _use(one: DeviceUse, *, is_alive: bool) -> str:
+def _use(screen: Screen, one: DeviceUse, *, is_alive: bool) -> str:
     match one.state:
         case "held":
             return f"{one.device}: held by this run" + (
@@ -252,7 +254,8 @@ def _use(one: DeviceUse, *, is_alive: bool) -> str:
         case "waiting":
             return f"waits for {one.device}" + (f", {one.who}" if one.who else "")
         case "quarantined":
-            return f"{one.device}, {one.who}; look at it, then `tallystick device clear`"
+            clear = screen.named(f"tallystick device clear {shlex.quote(one.device)} --reason TEXT")
+            return f"{one.device}, {one.who}; look at it, then `{clear}`"
 
 
 def show_standing(screen: Screen, found: RunStanding) -> None:
@@ -287,7 +290,7 @@ def _figures(screen: Screen, found: RunStanding) -> None:
     _why_not(screen, found.reasons)
     if found.budgets:
         show_budgets(screen, found.budgets)
-    screen.pairs(totals_rows(found))
+    screen.pairs(totals_rows(screen, found))
 
 
 def _why_not(screen: Screen, reasons: Sequence[ReasonLine]) -> None:
@@ -339,11 +342,11 @@ def _with_unknown(spent: str, line: BudgetLine) -> str:
     return f"≤ {spent}" if line.kind == "hard" else f"~ {spent}"
 
 
-def totals_rows(found: RunStanding) -> list[tuple[str, str]]:
+def totals_rows(screen: Screen, found: RunStanding) -> list[tuple[str, str]]:
     """What was sent, as pairs."""
     rows = [] if found.totals is None else _calls(found.totals)
     if found.totals is None:
-        rows.append(("calls", f"`tallystick report {found.run}` counts them, with the scores"))
+        rows.append(("calls", f"`{screen.named(f'tallystick report {found.run}')}` counts them, with the scores"))
     if found.judge_totals is not None:
         rows.append(("judges", _judges_calls(found.judge_totals)))
     rows += [("prices", price_words(one)) for one in found.prices]

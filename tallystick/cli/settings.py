@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 import click
@@ -15,9 +16,16 @@ import click
 if TYPE_CHECKING:
     from .screen import Screen
 
-__all__ = ["Settings", "common", "json_output"]
+__all__ = ["Settings", "common", "json_output", "with_ledger"]
+
+_NAMED: Final = re.compile(r"`(tallystick [^`]*)`")
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def with_ledger(text: str, ledger_option: str) -> str:
+    """The text with the option in each of its commands of ours (in backticks) that names no ledger."""
+    return _NAMED.sub(lambda found: f"`{found[1]}{'' if '--ledger' in found[1] else ledger_option}`", text)
 
 
 @attrs.define
@@ -51,6 +59,10 @@ class Settings:
         """The command of ours with these words, to be pasted: it means the same ledger."""
         return f"tallystick {shlex.join(words)}{self.ledger_option}"
 
+    def named(self, text: str) -> str:
+        """The text whose commands of ours, in backticks, mean the same ledger; what raised it did not know of one."""
+        return with_ledger(text, self.ledger_option)
+
     def aside(self) -> contextlib.AbstractContextManager[object]:
         """While users' code is loaded or runs: with ``--json``, what it prints goes to standard error.
 
@@ -62,13 +74,13 @@ class Settings:
         """Where results are shown."""
         from .screen import screen_for
 
-        return screen_for(sys.stdout)
+        return screen_for(sys.stdout, ledger_option=self.ledger_option)
 
     def progress_screen(self) -> Screen:
         """Where progress is shown, so that results can be piped."""
         from .screen import screen_for
 
-        return screen_for(sys.stderr)
+        return screen_for(sys.stderr, ledger_option=self.ledger_option)
 
 
 def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:

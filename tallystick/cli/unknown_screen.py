@@ -33,10 +33,11 @@ def show_unknown(screen: Screen, found: UnknownList, *, lost: int = 0) -> None:
     if found.count > _SHOWN:
         screen.line(f"and {found.count - _SHOWN} more; --json lists them, --case, --variant and --reason-is choose")
     if found.count:
+        settle = screen.named(f"tallystick reconcile {found.run} --give-up --reason TEXT")
         screen.line()
         screen.line(
-            f"settle with `tallystick reconcile {found.run}` and --landed FILE, --not-landed or --give-up,"
-            " and --reason TEXT; choose with --call ID, --case, --variant or --reason-is"
+            f"settle with `{settle}`, or with --not-landed or --landed FILE"
+            " in place of --give-up; choose with --call ID, --case, --variant or --reason-is"
         )
 
 
@@ -45,7 +46,7 @@ def _one(screen: Screen, one: UnknownLine) -> None:
     held = ", ".join(amount_words(unit, amount) for unit, amount in one.held.items())
     sent = "not known" if one.bytes_sent is None else plural(one.bytes_sent, "byte")
     if one.judge is not None:
-        follows = "settling it frees what it holds; `tallystick judge` asks again"
+        follows = "settling it frees what it holds, and judging again asks again"
     elif one.is_newest:
         follows = in_words(one.if_unknown)
     else:

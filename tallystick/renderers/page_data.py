@@ -124,7 +124,7 @@ def _text(canonical: str) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}… ({len(text)} characters; `tallystick show` has all)"
+    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}… ({len(text)} characters; `show` has all)"
 
 
 def _json(value: Any) -> str:
