@@ -11,6 +11,7 @@ from tallystick.ledger.errors import SnapshotInvalid
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.snapshot_export import export_runs
 from tallystick.ledger.snapshot_import import import_snapshot
+from tallystick.ledger.stored_digests import digest_of_case
 from tests.unit.ledger.factories import every, new_ledger
 from tests.unit.ledger.forged import taken_apart
 from tests.unit.ledger.snapshots import exported, full_run, rows_of
