@@ -29,6 +29,7 @@ LOCAL: dict[str, Any] = {
     "without": (1, 2),
     "column": "reason",
     "condition": "reason IS NULL",
+    "is_strange": "NOT json_valid(reason)",
 }
 
 
