@@ -23,6 +23,7 @@ __all__ = [
     "Score",
     "Unknown",
     "call_to_repeat",
+    "case_ids",
     "case_page",
     "goes_on_at_us",
     "next_not_before",
@@ -375,6 +376,12 @@ class CasePage:
 def _stored_ids(case_id: str) -> tuple[str, str]:
     """The id as the ledger keeps it, whether it was given as it is or as it is kept and shown."""
     return escaped_text(case_id), escaped_text(unescaped_text(case_id))
+
+
+def case_ids(reader: Reader, run_key: int, *, limit: int) -> list[str]:
+    """The ids of the run's first cases, as the ledger keeps and shows them."""
+    query = "SELECT case_id FROM cases WHERE run_key = ? ORDER BY case_no LIMIT ?"
+    return [str(case_id) for (case_id,) in reader.rows(query, (run_key, limit))]
 
 
 def case_page(reader: Reader, run_key: int, case_id: str) -> list[CasePage]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
+from typing import Final
+
 from ..ledger.errors import UsageError
 from ..ledger.ledger import Ledger
 from ..ledger.run_reads import RunRow, newest_unfinished
-from ..ledger.slot_reads import case_page
+from ..ledger.slot_reads import CasePage, case_ids, case_page
 from ..runner.reports import list_of_runs, status_of
 from . import screens
 from .choosing import named_or_newest
@@ -13,6 +17,9 @@ from .output import write_json
 from .settings import Settings
 
 __all__ = ["show_case", "show_runs", "show_status"]
+
+_LOOKED_AT: Final = 1000
+_SHOWN: Final = 5
 
 
 def show_runs(settings: Settings, *, limit: int) -> int:
@@ -53,16 +60,27 @@ def show_case(settings: Settings, run: str | None, case: str, *, variant: str | 
         row = named_or_newest(ledger, run)
         with ledger.reading() as reader:
             pages = case_page(reader, row.run_key, case)
+            known = [] if pages else case_ids(reader, row.run_key, limit=_LOOKED_AT)
     chosen = [page for page in pages if variant in (None, page.variant) and repetition in (None, page.repetition)]
     if not chosen:
         what = f"no such variant or repetition of case {case}" if pages else f"no case {case}"
-        raise UsageError(f"run {row.run_id} has {what}", "name one that its work order has")
+        raise UsageError(f"run {row.run_id} has {what}", _instead(case, pages, known))
     found = case_model(str(ledger.path), row, chosen)
     if settings.json:
         write_json(found)
     else:
         show(settings.screen(), found)
     return 0
+
+
+def _instead(case: str, pages: Sequence[CasePage], known: Sequence[str]) -> str:
+    """What there is in the place of a case, a variant or a repetition that is not there."""
+    if pages:
+        sides = ", ".join(dict.fromkeys(page.variant for page in pages))
+        return f"it has {sides}, and repetitions up to {max(page.repetition for page in pages)}"
+    near = difflib.get_close_matches(case, known, n=1)
+    more = ", …" if known[_SHOWN:] else ""
+    return f'did you mean "{near[0]}"?' if near else f"it has {', '.join(known[:_SHOWN])}{more}"
 
 
 def _named_or_unfinished(ledger: Ledger, run: str | None) -> RunRow:

@@ -198,8 +198,12 @@ def test_ledger_in_a_folder_that_is_not_there(project: Project) -> None:
     ("arguments", "words"),
     [
         (("status", "nobody"), "there is no run nobody"),
-        (("show", "asked", "none"), "has no case none"),
-        (("show", "asked", "c1", "--variant", "none"), "no such variant or repetition"),
+        (("show", "asked", "none"), "has no case none. It has c1, c2, c3"),
+        (("show", "asked", "c1x"), 'has no case c1x. Did you mean "c1"?'),
+        (
+            ("show", "asked", "c1", "--variant", "none"),
+            "no such variant or repetition of case c1. It has default, and rep",
+        ),
         (("show", "asked", "c1", "--repetition", "2"), "no such variant or repetition"),
     ],
 )
