@@ -136,6 +136,9 @@ def _clear(path: Path) -> None:
         with contextlib.suppress(OSError), left.open("rb") as file:  # somebody else's, or gone meanwhile
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             left.unlink()
+    for journal in path.parent.glob(f".{_escaped(path.name)}.????????????{_PART}-journal"):
+        if not journal.with_name(journal.name.removesuffix("-journal")).exists():
+            journal.unlink(missing_ok=True)
 
 
 def _escaped(name: str) -> str:

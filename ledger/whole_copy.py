@@ -21,6 +21,7 @@ def copy_whole(ledger: Path, copy: Path) -> None:
         try:
             source = stack.enter_context(contextlib.closing(driver.connect(ledger, read_only=True)))
             target = stack.enter_context(contextlib.closing(driver.sqlite.connect(str(copy))))
+            target.execute("PRAGMA journal_mode=OFF").fetchone()  # a kill would leave it, and a half copy is no use
             source.backup(target)
         except driver.SqliteError as problem:
             if is_damage(problem):

@@ -64,7 +64,7 @@ def test_it_is_told_when_it_is_durable_and_when_it_has_its_name(tmp_path: Path) 
 def test_what_the_dead_left_is_cleared_and_what_the_living_write_is_not(tmp_path: Path) -> None:
     path = tmp_path / "s[1]*.zip"
     left = [".s[1]*.zip.0123456789ab.part", ".other.0123456789ab.part", ".s[1]*.zip.short.part"]
-    for name in left:
+    for name in (*left, ".s[1]*.zip.0123456789ab.part-journal"):
         (tmp_path / name).write_bytes(b"half")
     with beside(path) as living, published(path, force=False) as file:
         file.write(b"ours")
