@@ -16,6 +16,7 @@ from ..ledger.ledger import Ledger
 from ..ledger.run_reads import RunRow, find_run, newest_of_name, newest_unfinished, run_by_digest, unfinished_of_name
 from ..runner.descriptions import Description, describe
 from ..runner.device_outlooks import DeviceOutlook, device_outlooks
+from ..runner.evaluating import with_judges_of
 from ..runner.identity import compare
 from ..runner.identity_changes import changes_of, refuse_changes
 from ..runner.preflight import Earlier, Preflight, preflight_of
@@ -180,6 +181,8 @@ def _known_run(path: Path, description: Description, *, new: bool) -> RunRow | N
                 refuse_moved_away(reader, description.digest)
         if other is not None:
             refuse_changes(other.run_id, compare(_identity_of(other), description.identity))
+        if found is not None:
+            with_judges_of(ledger, found, description)
         return found
 
 

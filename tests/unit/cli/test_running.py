@@ -169,6 +169,10 @@ def test_dry_run_says_which_run_would_go_on(project: Project) -> None:
     assert (found["action"], found["run"], found["ledger_exists"]) == ("continue", run, True)
     project.give("resume")
     assert project.give("run", "order.toml", "--dry-run", "--json").document["action"] == "report"
+    project.order(target='[[judges]]\nkind = "contains"\nvalue = "a"')
+    for more in ((), ("--dry-run",)):
+        done = project.give("run", "order.toml", *more)
+        assert (done.status, "the judges of run" in done.err, done.out) == (4, True, "")
     assert project.calls == 3
 
 
