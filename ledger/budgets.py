@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import assert_never
+from decimal import Decimal
+from typing import Final, assert_never
 
 from sqlalchemy import bindparam, func, update
 
@@ -87,7 +88,7 @@ _HOLDS = (
     " WHERE r.call_id = ? AND r.dispatch_no = ? AND r.state = 'held' ORDER BY r.budget_no"
 )
 _NAME = (
-    "SELECT CASE scope WHEN 'run' THEN unit ELSE scope || ' ' || scope_value || ' ' || unit END,"
+    "SELECT CASE scope WHEN 'run' THEN '' ELSE scope || ' ' || scope_value || ' ' END, unit,"
     " limit_amount, held, settled FROM budgets WHERE run_key = ? AND budget_no = ?"
 )
 _ADD_AMENDMENT = hot_insert(
@@ -327,9 +328,25 @@ def _exhausted(tx: Transaction, run_key: int, hold: Hold) -> BudgetExhausted:
     row = tx.row(_NAME, (run_key, hold.budget_no))
     if row is None:
         raise UsageError(f"the run has no budget {hold.budget_no}")
-    name, limit, held, settled = row
+    scope, unit, *amounts = row
+    name = f"{scope}{_UNIT_WORDS.get(unit, unit)}"
+    wanted, limit, held, settled = (_told(unit, amount) for amount in (hold.amount, *amounts))
     return BudgetExhausted(
-        f"the budget of {name} has no room for {hold.amount} more: limit {limit}, settled {settled}, held {held}",
-        "raise it with `tallystick resume RUN --amend UNIT=LIMIT --reason TEXT`, or settle what is unknown and has it",
-        str(name),
+        f"the budget of {name} has no room for {wanted} more: limit {limit}, spent {settled}, held {held}",
+        "raise its limit where it is declared, or of a run that has a work order with `tallystick resume RUN --amend"
+        " UNIT=LIMIT --reason TEXT`; or settle unknown outcomes that hold it",
+        name,
     )
+
+
+_UNIT_WORDS: Final = {"nanousd": "usd", "milliseconds": "seconds"}  # as a work order writes them
+
+
+def _told(unit: str, amount: int) -> str:
+    match unit:
+        case "nanousd":
+            return f"${Decimal(amount).scaleb(-9).normalize():f}"
+        case "milliseconds":
+            return f"{amount / 1000:g} s"
+        case _:
+            return str(amount)

@@ -62,7 +62,7 @@ def test_ten_times_ten_cents_fit_one_dollar_exactly(ledger: Ledger) -> None:
     run_key = new_run(ledger, 11, budgets=(budget(unit="nanousd", limit=10 * TEN_CENTS),)).run_key
     money = hold(1, TEN_CENTS, unit="nanousd")
     keys = [begin(ledger, run_key, slot_no, holds=(money,)).key for slot_no in range(1, 11)]
-    with pytest.raises(BudgetExhausted, match="nanousd has no room for 100000000 more"):
+    with pytest.raises(BudgetExhausted, match=r"of usd has no room for \$0\.1 more: limit \$1, spent \$0, held \$1"):
         begin(ledger, run_key, 11, holds=(money,))
     for key in keys:
         end(ledger, key, answered(cost_nanousd=TEN_CENTS))
