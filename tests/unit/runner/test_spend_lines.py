@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from tallystick.adapters.prices import read_prices
 from tallystick.adapters.usage_shapes import broken_off, normalise
+from tallystick.cli.screen import PlainScreen
 from tallystick.cli.screens import totals_rows
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.run_reads import find_run
@@ -44,7 +46,7 @@ def run(ledger: Ledger, *usages: Usage | None, **options: Any) -> str:
 
 
 def shown(ledger: Ledger, run_id: str) -> dict[str, str]:
-    return dict(totals_rows(status_of(ledger, run_id)))
+    return dict(totals_rows(PlainScreen(io.StringIO()), status_of(ledger, run_id)))
 
 
 def usage_shown(ledger: Ledger, run_id: str, case: str) -> DispatchUsage | None:
