@@ -7,6 +7,8 @@ dead left is one transaction: its cost grows with what was in flight, not with t
 
 from __future__ import annotations
 
+import os
+
 import attrs
 
 from .attempt_calls import break_off, leave_open
@@ -198,6 +200,12 @@ def _busy(run_id: str, holder: Holder | None) -> RunBusy:
         return RunBusy(
             f"run {run_id} is held by a process of another host (worker {holder.worker_id})", remedy, run_id, who
         )
+    if holder is not None and holder.identity.pid == os.getpid():
+        return RunBusy(
+            f"run {run_id} is executed by this {who} already",
+            "use the guard or the harness that has it, or close that first; a run that goes on is waited for",
+            run_id, who,
+        )  # fmt: skip
     return RunBusy(
         f"run {run_id} is being executed by {who}",
         f"wait for it, or ask it to stop with `tallystick cancel {run_id}`", run_id, who,

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ._wiring import ADAPTERS
+from .blocking import blocking
 from .ledger import run_ends
 from .ledger.canonical import canonical_text
 from .ledger.errors import RunNotFound
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenLedger", "fork", "open", "resume", "resume_async", "run", "run_async"]
 
-T = TypeVar("T")
 StrPath = str | os.PathLike[str]
 
 
@@ -70,7 +68,7 @@ def run(
 
     Raises UsageError, RefusedError and LedgerError (see `tallystick.ledger.errors`); what a target does never raises.
     """
-    return _blocking(lambda: run_async(order, ledger=ledger, new=new, concurrency=concurrency, limit=limit, stop=stop))
+    return blocking(lambda: run_async(order, ledger=ledger, new=new, concurrency=concurrency, limit=limit, stop=stop))
 
 
 async def run_async(
@@ -108,7 +106,7 @@ def resume(
     made from Python objects.
     Raises RunNotFound, RunBusy, IdentityChanged, and what `run` raises.
     """
-    return _blocking(
+    return blocking(
         lambda: resume_async(
             run,
             ledger=ledger,
@@ -386,30 +384,3 @@ def _named_or_newest(ledger: Ledger, run: RunName | None) -> RunRow:
 
 def _path(ledger: StrPath | None) -> Path:
     return default_path() if ledger is None else Path(ledger)
-
-
-def _is_loop_running() -> bool:
-    # Asked here, so that what the work raises is not raised while this answer is handled.
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _blocking(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run to the end here, or in a thread of its own where this thread's loop is running."""
-    if not _is_loop_running():
-        return asyncio.run(make())
-    outcome: Future[T] = Future()
-
-    def work() -> None:
-        try:
-            outcome.set_result(asyncio.run(make()))
-        except BaseException as problem:  # noqa: BLE001 - carried over to the caller's thread
-            outcome.set_exception(problem)
-
-    thread = threading.Thread(target=work, name="tallystick-run")
-    thread.start()
-    thread.join()
-    return outcome.result()

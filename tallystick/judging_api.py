@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ._wiring import ADAPTERS
-from .api import StrPath, _blocking, _path
+from .api import StrPath, _path
+from .blocking import blocking
 from .ledger.errors import UsageError
 from .ledger.evaluations import find_evaluation, let_retried_wait
 from .ledger.ledger import Ledger
@@ -49,7 +50,7 @@ def evaluate(
     ``run`` is an id, the beginning of one, or a name. The other options are those of ``tallystick judge``. Raises
     UsageError, RefusedError and LedgerError; what a judge does never raises.
     """
-    return _blocking(
+    return blocking(
         lambda: evaluate_async(
             run, order, ledger=ledger, new=new, at_event=at_event, retry=retry, reparse=reparse,
             concurrency=concurrency, stop=stop,
@@ -92,7 +93,7 @@ def qualify(
 
     Raises CaseFileInvalid for the file, and what `evaluate` raises.
     """
-    return _blocking(lambda: qualify_async(order, labelled, ledger=ledger, concurrency=concurrency, stop=stop))
+    return blocking(lambda: qualify_async(order, labelled, ledger=ledger, concurrency=concurrency, stop=stop))
 
 
 async def qualify_async(

@@ -305,7 +305,7 @@ def test_a_run_that_is_held_is_busy_and_is_given_back_with_the_ledger(path: Path
     async def harness() -> None:
         async with ts.open_async(path) as ledger:
             await begun(ledger)
-            with pytest.raises(ts.RunBusy):
+            with pytest.raises(ts.RunBusy, match=r"is executed by this process .* already"):
                 await begun(ledger)
         async with ts.open_async(path) as ledger:
             await begun(ledger)
