@@ -15,6 +15,11 @@ _NAMES_SHOWN: Final = 3
 _ABSENT: Final = "(absent)"
 # Every variant of an identity document has this key, so a variant without it is not there.
 _ALWAYS: Final = "if_unknown"
+# What a digest is of, where its key does not tell a newcomer.
+_MEANINGS: Final = {
+    ("module_digest",): " (the file with its function was changed)",
+    ("code_digest",): " (the code of its function was changed)",
+}
 _REMEDY: Final = (
     "change it back, or make a new run: `ts.fork` reuses what has not changed, another name or new=True pays for all"
 )
@@ -42,7 +47,8 @@ def changes_of(differences: Iterable[Difference]) -> tuple[str, ...]:
     for (way, then, now), names in alike.items():
         is_one = len(names) == 1
         of = "" if is_one else f" of {_some(names)}"
-        told.append(f"{dotted(('variants', names[0], *way) if is_one else way)}{of}: {then} -> {now}")
+        where = dotted(("variants", names[0], *way) if is_one else way)
+        told.append(f"{where}{of}: {then} -> {now}{_MEANINGS.get(way[-1:], '')}")
     return tuple(told)
 
 

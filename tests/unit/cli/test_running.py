@@ -198,6 +198,7 @@ def test_changed_target_code_is_refused_with_every_difference_in_json(project: P
     assert done.document["code"] == "run.identity_changed"
     assert done.document["exit_status"] == 4
     assert any("target" in line for line in done.document["differences"])
+    assert "(the file with its function was changed)" in done.document["what"]
 
 
 def test_failed_cases_end_with_3_and_can_be_retried_by_reason(project: Project) -> None:
