@@ -17,6 +17,7 @@ from ..ledger.snapshot_compare import Became
 from ..ledger.snapshot_export import Exported
 from ..ledger.snapshot_import import Imported, import_snapshot
 from ..ledger.snapshot_wish import SnapshotWish, write_snapshot
+from ..ledger.states import CustodyState
 from ..runner.reports import status_of
 from .changes import made_by
 from .output import write_json
@@ -170,6 +171,14 @@ _BECAME = {
 }
 
 
+_WHOSE = {
+    CustodyState.HELD: "this ledger's to continue",
+    CustodyState.COPY: "a copy here",
+    CustodyState.MOVING: "being moved away from here",
+    CustodyState.MOVED: "moved away from here",
+}
+
+
 def import_from(settings: Settings, file: Path) -> int:
     """Take the snapshot in and say what became of each run."""
     with Ledger.open(settings.ledger_path, create=True) as ledger:
@@ -182,7 +191,7 @@ def import_from(settings: Settings, file: Path) -> int:
     screen.pairs([("ledger", done.ledger), ("snapshot", done.file), ("digest", done.digest)])
     for run in done.runs:
         became = _BECAME[Became(run.became)].format(before=run.event_before)
-        whose = "this ledger's to continue" if run.custody == "held" else f"a {run.custody} here"
+        whose = _WHOSE[CustodyState(run.custody)]
         screen.line(f"run {run.run} ({run.name}): {became}, up to event {run.event}; {whose}", tone=Tone.STRONG)
         if run.command:
             screen.line(f"  next: `{run.command}`")
