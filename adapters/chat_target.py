@@ -20,9 +20,8 @@ from .chat_request import holds_only_text, read_chat_requests
 from .chat_table import ChatTable
 from .http_table import HttpTable
 from .http_target import HttpTarget
-from .outcomes import one_line
 from .price_files import prices_of
-from .pricing import bounds_by_unit, priced_outcome
+from .pricing import bounds_by_unit, no_price, priced_outcome
 from .secrets import SecretTable, secret_value
 from .tables import read_table
 
@@ -105,10 +104,7 @@ class ChatTarget(HttpTarget):
         if self._chat.reply_tokens_max is None:
             return "max_tokens is missing, and nothing else bounds a reply"
         if unit == "nanousd":
-            name = one_line(self._chat.model)
-            if self.prices is None:
-                return 'it has no prices (write `prices = "FILE"`)'
-            return f'the model "{name}" has no price (write [models."{name}"] in its price file)'
+            return 'it has no prices (write `prices = "FILE"`)' if self.prices is None else no_price(self._chat.model)
         return f"it counts no {unit}"
 
     def _bounds_for(self, tokens_in: int) -> Mapping[str, int]:

@@ -12,7 +12,7 @@ from ..runner.protocols import Outcome, Prepared
 from .bodies import BodyTable
 from .price_files import prices_of
 from .prices import PriceTable
-from .pricing import bounds_by_unit, priced_outcome
+from .pricing import bounds_by_unit, no_price, priced_outcome
 
 __all__ = ["PRICING_KEYS", "PricedTable", "PricedTarget"]
 
@@ -56,6 +56,18 @@ class PricedTarget:
     def bounds_of(self, prepared: Prepared) -> Mapping[str, int]:  # noqa: ARG002 - what is declared is of all requests
         """The most that one dispatch can use, by unit of a budget."""
         return self._bounds()
+
+    def why_untold(self, unit: str) -> str:
+        """What it lacks to tell the unit."""
+        told = self._declared
+        sides = {"tokens_in": told.tokens_in_max, "tokens_out": told.tokens_out_max}
+        lacks = [f"{side}_max" for side in ((unit,) if unit in sides else sides) if sides[side] is None]
+        if unit == "nanousd":
+            lacks += ["model"] if told.model is None else []
+            lacks += ["prices"] if self.prices is None else []
+            if not lacks:
+                return no_price(told.model or "")
+        return f"it has no {' and no '.join(lacks)}"
 
     def _bounds(self) -> Mapping[str, int]:
         told = self._declared

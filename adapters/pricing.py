@@ -9,9 +9,10 @@ from typing import Final
 import attrs
 
 from ..runner.protocols import Outcome
+from .outcomes import one_line
 from .prices import PriceTable
 
-__all__ = ["bounds_by_unit", "current_prices", "priced_outcome"]
+__all__ = ["bounds_by_unit", "current_prices", "no_price", "priced_outcome"]
 
 current_prices: Final[ContextVar[PriceTable | None]] = ContextVar("tallystick_prices", default=None)
 """By which the requests of a guarded target's own are priced, while it is called."""
@@ -22,6 +23,12 @@ def priced_outcome(outcome: Outcome, prices: PriceTable | None, model: str | Non
     if prices is None or outcome.usage is None:
         return outcome
     return attrs.evolve(outcome, usage=prices.priced(outcome.usage, model))
+
+
+def no_price(model: str) -> str:
+    """That the model is not in the prices, and what helps."""
+    name = one_line(model)
+    return f'the model "{name}" has no price (write [models."{name}"] in its price file)'
 
 
 def bounds_by_unit(

@@ -58,13 +58,20 @@ def _told(fault: Mapping[str, Any], model: type[BaseModel]) -> tuple[str, str]:
     if kind == "extra_forbidden":
         return "there is no such key", nearest(str(fault["loc"][-1]), _keys_at(fault["loc"][:-1], model))
     if kind == "missing":
-        return "this key is missing", "Add it; docs/reference/targets-and-judges.md tells what each key means"
+        return "this key is missing", _addition(fault["loc"], model)
     if kind == "value_error":
         return str(fault["ctx"]["error"]), ""
     if kind in {"literal_error", "enum"}:
         return f"{_shown(fault['input'])} is not known here", f"Write one of {fault['ctx']['expected']}"
     what = f"{_shown(fault['input'])} cannot stand here: it {fault['msg'].removeprefix('Input ')}"
     return what, _REMEDIES.get(kind, "")
+
+
+def _addition(location: Sequence[int | str], model: type[BaseModel]) -> str:
+    """What the key that is missing means, where its table is known."""
+    field = _model_at(location[:-1], model).model_fields.get(str(location[-1]))
+    meaning = "" if field is None or field.description is None else field.description
+    return f"Add it: {meaning}".replace("`", '"') if meaning else "Add it"
 
 
 # pydantic's type of a fault: what helps.
@@ -79,12 +86,16 @@ _REMEDIES: Final[Mapping[str, str]] = {
 
 
 def _keys_at(location: Sequence[int | str], model: type[BaseModel]) -> list[str]:
+    return list(_fields(_model_at(location, model)))
+
+
+def _model_at(location: Sequence[int | str], model: type[BaseModel]) -> type[BaseModel]:
     for key in location:
         field = _fields(model).get(str(key))
         inner = next(_models_in(field), None) if field is not None else None
         if inner is not None:
             model = inner
-    return list(_fields(model))
+    return model
 
 
 def _fields(model: type[BaseModel]) -> dict[str, Any]:

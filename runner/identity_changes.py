@@ -16,7 +16,7 @@ _ABSENT: Final = "(absent)"
 # Every variant of an identity document has this key, so a variant without it is not there.
 _ALWAYS: Final = "if_unknown"
 # What a digest is of, where its key does not tell a newcomer.
-_MEANINGS: Final = {
+_MEANINGS: Final[dict[tuple[str, ...], str]] = {
     ("module_digest",): " (the file with its function was changed)",
     ("code_digest",): " (the code of its function was changed)",
 }

@@ -111,7 +111,7 @@ def refuse_unbounded(order: WorkOrder | JudgeOrder, targets: Mapping[str, Target
 def _counted(spec: BudgetSpec, targets: Mapping[str, Target], judges: Sequence[Judge]) -> list[str]:
     """Whom the budget counts, as far as they cannot tell what a request uses at most, and why where they say so."""
     found = [
-        _told(f"{target.kind} target {name}" if len(targets) > 1 else f"a {target.kind} target", target, spec)
+        _told(f"{target.kind} target {name}" if len(targets) > 1 else f"{_a(target.kind)} target", target, spec)
         for name, target in targets.items()
         if spec.unit.value not in bounded_units_of(target) and spec.counts_target(name)
     ]
@@ -124,6 +124,10 @@ def _counted(spec: BudgetSpec, targets: Mapping[str, Target], judges: Sequence[J
     if spec.scope_kind is BudgetScope.ROLE and spec.scope_value == "device":
         found += ["a device cannot tell it" for target in targets.values() if hasattr(target, "devices")]
     return found
+
+
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind == "http" or kind.startswith(("a", "e", "i", "o", "u")) else f"a {kind}"
 
 
 def _told(who: str, adapter: object, spec: BudgetSpec) -> str:

@@ -93,7 +93,7 @@ def test_function_without_a_file_is_told_by_its_code() -> None:
             WorkOrderInvalid,
             "'yes' cannot stand here: it should be a valid boolean. Write true or false, without quotes",
         ),
-        ({}, WorkOrderInvalid, "target.function: this key is missing"),
+        ({}, WorkOrderInvalid, "target.function: this key is missing. Add it: "),
     ],
     ids=str,
 )

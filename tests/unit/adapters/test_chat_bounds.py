@@ -88,6 +88,27 @@ def test_c20_what_is_missing_for_a_hard_budget_of_money_is_said(options: dict[st
     assert f"and a chat target cannot tell it: {why}. Give bound_per_dispatch" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("budget", "options", "why"),
+    [
+        ("tokens_in", {}, "it has no tokens_in_max"),
+        ("usd", {"tokens_in_max": 9}, "it has no tokens_out_max and no model and no prices"),
+        (
+            "usd",
+            {"tokens_in_max": 9, "tokens_out_max": 9, "model": "unpriced", "prices": PRICES},
+            'the model "unpriced" has no price (write [models."unpriced"] in its price file)',
+        ),
+    ],
+)
+def test_what_a_service_lacks_for_a_hard_budget_is_said(budget: str, options: dict[str, Any], why: str) -> None:
+    target = {"kind": "http", "url": "http://127.0.0.1:1/", "json": {}, **options}
+    limit = "1" if budget == "usd" else 1
+    order = WorkOrder("service", cases=[{"id": "a", "input": "x"}], budgets={budget: limit}, target=target)
+    with pytest.raises(WorkOrderInvalid) as caught:
+        describe(order, ADAPTERS)
+    assert f"and an http target cannot tell it: {why}. Give bound_per_dispatch" in str(caught.value)
+
+
 @pytest.fixture
 def url(tmp_path: Path) -> Any:
     service = Service.start(tmp_path, "chat_endpoint.py")
