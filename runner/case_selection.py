@@ -1,8 +1,9 @@
 """Which cases of a file are asked: by metadata, by split, by sample, in this order.
 
-Both draws are made from the case's id alone, by a digest with a seed: neither the order of the file nor what else
-stands in it decides about a case in a split, and a larger sample contains a smaller one of the same seed. Splits and
-samples draw apart, so that a sample out of a split is none of its own corner.
+Both draws are made from the case's id alone (a split's, where it is asked for, from one value of its metadata), by a
+digest with a seed: neither the order of the file nor what else stands in it decides about a case in a split, and a
+larger sample contains a smaller one of the same seed. Splits and samples draw apart, so that a sample out of a split is
+none of its own corner.
 """
 
 from __future__ import annotations
@@ -52,11 +53,15 @@ class Condition:
 
 @attrs.frozen
 class Split:
-    """The part ``name`` of all parts: they lie side by side in the order of their names, each as wide as its weight."""
+    """The part ``name`` of all parts: they lie side by side in the order of their names, each as wide as its weight.
+
+    With ``by``, a key of the metadata, cases of one value there are in one part.
+    """
 
     name: str
     parts: Mapping[str, int | float]
     seed: int = 0
+    by: str | None = None
     _bounds: tuple[int, int] = attrs.field(init=False, eq=False, repr=False)
 
     @_bounds.default
@@ -68,12 +73,15 @@ class Split:
         return low, high
 
     def has(self, case: Case) -> bool:
+        """Whether the case is in this part; raises KeyError and TypeError where ``by`` finds no value to go by."""
         low, high = self._bounds
-        return low <= _rank("split", self.seed, case.id) < high
+        drawn = ("split", case.id) if self.by is None else ("split by", _group(case.metadata[self.by]))
+        return low <= _rank(drawn[0], self.seed, drawn[1]) < high
 
     def __str__(self) -> str:
         weights = ", ".join(f"{name} {weight}" for name, weight in sorted(self.parts.items()))
-        return f"split {self.name} of {weights}" + (f" with seed {self.seed}" if self.seed else "")
+        by = "" if self.by is None else f" by {self.by}"
+        return f"split {self.name} of {weights}{by}" + (f" with seed {self.seed}" if self.seed else "")
 
 
 @attrs.frozen
@@ -155,13 +163,25 @@ class ChosenCases:
                 seen.add(case, where)
             if all(condition.fits(case) for condition in where):
                 matched += 1
-                if split is None or split.has(case):
+                if split is None or self._is_in(split, case):
                     is_empty = False
                     yield case, digest
         if not matched:
             raise self._nothing(counts.population, seen)
         if is_empty:
             raise self._fault(f"no case is in {split}: there are {matched:,} to be split", "Make that part larger")
+
+    def _is_in(self, split: Split, case: Case) -> bool:
+        try:
+            return split.has(case)
+        except KeyError:
+            what = f'case "{printable(case.id)}" has no "{split.by}" in its metadata, which its part is chosen by'
+            keys = itertools.islice(case.metadata, _KEYS_MAX)
+            remedy = nearest(split.by or "", keys) if case.metadata else "Give each case one, or split without `by`"
+            raise self._fault(what, remedy) from None
+        except TypeError:
+            what = f'"{split.by}" of case "{printable(case.id)}" is a list, an object or null, and names no group'
+            raise self._fault(what, "Write text, a number, true or false there") from None
 
     def _nothing(self, population: int, seen: _Seen) -> CaseFileInvalid:
         for condition in self.selection.where:
@@ -195,6 +215,13 @@ class _Seen:
                     found[(value if isinstance(value, str) else canonical_text(value))[:40]] = None
 
 
-def _rank(draw: str, seed: int, case_id: str) -> int:
-    text = f"tallystick {draw} 1\n{seed}\n{case_id}".encode("utf-8", "surrogatepass")
+def _group(value: JsonValue) -> str:
+    """What cases have in common that stay together; 1 and "1" are one, as for a condition."""
+    if not isinstance(value, str | int | float):
+        raise TypeError(value)
+    return value if isinstance(value, str) else canonical_text(value)
+
+
+def _rank(draw: str, seed: int, drawn: str) -> int:
+    text = f"tallystick {draw} 1\n{seed}\n{drawn}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.sha256(text).digest(), "big")

@@ -40,7 +40,9 @@ class CasesTable(Table):
         form="table of values",
     )
     split: dict[str, Any] | None = key(
-        None, KeyClass.IDENTITY, "Only the cases of one part, such as test. Drawn by id, from what `where` leaves."
+        None,
+        KeyClass.IDENTITY,
+        "Only the cases of one part, such as test. Drawn by id or by a key of the metadata from what `where` leaves.",
     )
     sample: int | None = key(
         None, KeyClass.IDENTITY, "Only so many cases, drawn by id from what `where` and `split` leave.", ge=1
@@ -77,5 +79,11 @@ class SplitTable(Table):
         KeyClass.IDENTITY,
         "All parts with their weights, as in `{ train = 80, test = 20 }`; laid out in the order of their names.",
         form="table of numbers",
+    )
+    by: Annotated[str, Field(min_length=1)] | None = key(
+        None,
+        KeyClass.IDENTITY,
+        "A key of the metadata: all cases with one value there are in one part, and each case has to have it. By id"
+        " where absent.",
     )
     seed: int = key(0, KeyClass.IDENTITY, "Another seed deals the cases out otherwise.", ge=0, lt=2**63)

@@ -181,7 +181,7 @@ def _split(raw: Mapping[str, Any], place: Place) -> Split:
             place.at("of", name).refuse(f"{shown_value(weight)} is no weight", "Write a number above 0")
     if table.name not in table.of:
         place.at("name").refuse(f"there is no part {shown_value(table.name)}", f"Parts: {', '.join(sorted(table.of))}")
-    return Split(table.name, dict(sorted(table.of.items())), table.seed)
+    return Split(table.name, dict(sorted(table.of.items())), table.seed, table.by)
 
 
 def cases_table(source: CaseSource, folder: Path) -> dict[str, JsonValue]:
@@ -206,7 +206,8 @@ def _selection_table(selection: CaseSelection) -> dict[str, JsonValue]:
         table["where"] = {one.key: list(one.values) for one in selection.where}
     if selection.split is not None:
         split = selection.split
-        table["split"] = {"name": split.name, "of": dict(split.parts), "seed": split.seed}
+        by: dict[str, JsonValue] = {} if split.by is None else {"by": split.by}
+        table["split"] = {"name": split.name, "of": dict(split.parts), **by, "seed": split.seed}
     if selection.sample is not None:
         table |= {"sample": selection.sample, "seed": selection.seed}
     return table

@@ -98,6 +98,45 @@ def test_a_case_keeps_its_part_whatever_else_is_in_the_file_and_however_parts_ar
     assert of_all != set(ids(population(), split={"name": "test", "of": PARTS, "seed": 1}))
 
 
+def test_a_split_by_a_key_of_the_metadata_keeps_every_group_in_one_part() -> None:
+    rows = [Case(f"c{n}", n, metadata={"patient": n // 4}) for n in range(2000)]
+    groups = {
+        name: {case.metadata["patient"] for case in cases(rows, split={"name": name, "of": PARTS, "by": "patient"})}
+        for name in PARTS
+    }
+    assert groups["test"] & groups["train"] == set()
+    assert len(groups["test"] | groups["train"]) == 500
+    assert 70 < len(groups["test"]) < 130
+    by_id = {case.metadata["patient"] for case in cases(rows, split={"name": "test", "of": PARTS})}
+    assert len(by_id) > 250, "by id, most groups fall apart"
+
+
+def test_a_group_keeps_its_part_whatever_its_cases_are_called_and_is_one_for_1_and_the_text_1() -> None:
+    split = {"name": "a", "of": {"a": 1, "b": 1}, "by": "x", "seed": 3}
+    values: list[Any] = [*range(40), True, 2.5, "kiel"]
+    numbers = [case.metadata["x"] for case in cases([Case(f"n{v}", 0, metadata={"x": v}) for v in values], split=split)]
+    texts = [Case(f"other{v}", 0, metadata={"x": str(v).lower()}) for v in values]
+    assert [case.metadata["x"] for case in cases(texts, split=split)] == [str(v).lower() for v in numbers]
+    assert 10 < len(numbers) < 33
+
+
+def test_a_split_by_a_key_is_what_it_was_when_this_was_written() -> None:
+    rows = [Case(f"c{n}", n, metadata={"x": f"g{n}"}) for n in range(16)]
+    assert ids(rows, split={"name": "test", "of": PARTS, "by": "x"}) == ["c7", "c8", "c9", "c12", "c13", "c14"]
+
+
+def test_a_split_by_what_a_case_does_not_have_is_refused_by_that_case() -> None:
+    split = {"name": "a", "of": {"a": 1, "b": 1}, "by": "patient"}
+    rows = [Case("one", 1, metadata={"patient": 1}), Case("two", 2, metadata={"patint": 1})]
+    fault = told(rows, split=split)
+    assert 'case "two" has no "patient" in its metadata, which its part is chosen by' in fault
+    assert 'Did you mean "patint"?' in fault
+    assert "Give each case one" in told([Case("one", 1)], split=split)
+    assert ids(rows, split=split, where={"patient": 1}) in (["one"], []), "what is not asked need not have it"
+    for odd in ([1], {"a": 1}, None):
+        assert "is a list, an object or null" in told([Case("one", 1, metadata={"patient": odd})], split=split)
+
+
 def test_a_sample_of_a_split_is_not_drawn_by_what_drew_the_split() -> None:
     # With one draw for both, the sample of a part would be its lower corner and the same for every seed of samples.
     part = set(ids(population(), split={"name": "train", "of": PARTS}))
@@ -151,6 +190,8 @@ def test_a_choice_that_takes_too_little_is_refused_with_what_there_is(options: d
         ({"split": {"name": "test", "of": {"test": 0}}}, "cases: split.of.test: 0 is no weight"),
         ({"split": {"name": "test", "of": {"test": True}}}, "cases: split.of.test: true is no weight"),
         ({"split": {"of": PARTS}}, "cases: split.name: this key is missing"),
+        ({"split": {"name": "test", "of": PARTS, "by": 7}}, "cases: split.by: 7 is no text"),
+        ({"split": {"name": "test", "of": PARTS, "by": ""}}, "cases: split.by: "),
         ({"columns": {"id": "x"}}, "cases: columns: these cases come from no file"),
         ({"format": "csv"}, "cases: format: these cases come from no file"),
     ],
@@ -174,15 +215,15 @@ def test_a_fault_in_a_case_that_is_not_asked_is_told_all_the_same() -> None:
 
 def test_a_choice_is_part_of_the_work_order_that_a_ledger_keeps(tmp_path: Path) -> None:
     table = {"file": "q.csv", "columns": {"id": "n", "input": ["a", "b"], "metadata": ["m"]}, "delimiter": ";",
-             "where": {"m": "1", "k": [1, True]}, "split": {"name": "z", "of": {"z": 0.1, "a": 3}}, "sample": 5,
-             "seed": 9}  # fmt: skip
+             "where": {"m": "1", "k": [1, True]}, "split": {"name": "z", "of": {"z": 0.1, "a": 3}, "by": "m"},
+             "sample": 5, "seed": 9}  # fmt: skip
     raw = {"version": 1, "name": "x", "cases": table, "target": {"kind": "http", "url": "http://x/"}}
     order = WorkOrder.from_document(raw, folder=tmp_path)
     again = WorkOrder.from_document(order.to_document(), folder=tmp_path)
     assert again == order
     assert isinstance(again.cases, ChosenCases)
     assert str(again.cases.selection) == (
-        "where m = 1 and k = 1 or true, split z of a 3, z 0.1, a sample of 5 by seed 9"
+        "where m = 1 and k = 1 or true, split z of a 3, z 0.1 by m, a sample of 5 by seed 9"
     )
 
 
