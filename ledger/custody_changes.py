@@ -62,8 +62,8 @@ def adopt(ledger: Ledger, run_id: str, *, reason: str, made_by: str) -> Adopted:
     is_here = holder is not None and not holder.dead and holder.identity.host == host_id()
     if holder is not None and is_here:
         raise RunBusy(f"run {run_id} is being executed by process {holder.identity.pid}", "stop it first", run_id)
-    is_elsewhere = holder is not None and not holder.dead
-    adopted = ledger.write(lambda tx: _adopt(tx, run_id, reason, made_by, is_elsewhere=is_elsewhere))
+    elsewhere_held = holder.lease_id if holder is not None and not holder.dead else None
+    adopted = ledger.write(lambda tx: _adopt(tx, run_id, reason, made_by, elsewhere_held=elsewhere_held))
     crashpoint("custody.adopted")
     return adopted
 
@@ -186,7 +186,8 @@ def _begin_move(tx: Transaction, run: _Standing, hold: Coordinator | None, dead:
     tx.event(run.run_key, "run.moving", {"state": now.state, "epoch": now.epoch + 1, "ledger": ledger_id(tx)})
 
 
-def _adopt(tx: Transaction, run_id: str, reason: str, made_by: str, *, is_elsewhere: bool) -> Adopted:
+def _adopt(tx: Transaction, run_id: str, reason: str, made_by: str, *, elsewhere_held: str | None) -> Adopted:
+    """``elsewhere_held`` is the lease by which a process of another host was seen to execute the run."""
     row = tx.row(
         "SELECT run_key, custody, custody_epoch, left_out FROM runs"
         " WHERE run_id = ? AND state NOT IN ('planning', 'importing')", (run_id,)
@@ -194,8 +195,14 @@ def _adopt(tx: Transaction, run_id: str, reason: str, made_by: str, *, is_elsewh
     if row is None:
         raise RunNotFound(f"there is no run {run_id}", "list them with `tallystick runs`", run_id)
     run_key, custody, epoch, left_out = row
-    if custody == CustodyState.HELD and not is_elsewhere:
+    if custody == CustodyState.HELD and elsewhere_held is None:
         raise UsageError(f"run {run_id} is this ledger's already", f"go on with it: `tallystick resume {run_id}`")
+    if custody == CustodyState.HELD and not tx.row(
+        "SELECT 1 FROM leases WHERE lease_id = ? AND state = 'held'", (elsewhere_held,)
+    ):
+        raise RunBusy(
+            f"run {run_id} was taken over meanwhile", f"look who has it: `tallystick status {run_id}`", run_id
+        )
     if left_out is not None:
         raise ContentsLeftOut(
             f"run {run_id} came without all of its contents, and cannot go on here",

@@ -14,6 +14,7 @@ __all__ = [
     "cause_of",
     "first_line",
     "is_damage",
+    "is_forbidden",
     "is_full",
     "is_locked",
     "is_of_file",
@@ -72,12 +73,23 @@ def unreadable(path: Path, problem: BaseException) -> LedgerError:
 
 def unwritable(path: Path, problem: BaseException, verb: str, *, kind: str = "ledger") -> TallystickError:
     """The error for a ledger or a file beside it that could not be created, upgraded or written."""
-    text = (problem.strerror or "") if isinstance(problem, OSError) else first_line(problem)
-    if getattr(problem, "errno", None) in _FORBIDDEN or any(word in text.lower() for word in _FORBIDDEN_WORDS):
+    text = _said_by(problem)
+    if is_forbidden(problem):
         what = f"the {kind} {path} cannot be {verb} ({text})"
         return LedgerReadOnly(what, "make it and its folder writable, or name another path with --ledger", str(path))
     remedy = "free space on the ledger's disk" if is_full(problem) else "look after the ledger's disk"
     return LedgerFailed(f"the {kind} {path} could not be {verb}: {text}", f"{remedy}, then start again")
+
+
+def is_forbidden(problem: BaseException) -> bool:
+    """Whether the file or its folder may not be used so: permissions, or a disk that is mounted to be read."""
+    text = _said_by(problem).lower()
+    return getattr(problem, "errno", None) in _FORBIDDEN or any(word in text for word in _FORBIDDEN_WORDS)
+
+
+def _said_by(problem: BaseException) -> str:
+    """Without the path, which may hold any word."""
+    return (problem.strerror or "") if isinstance(problem, OSError) else first_line(problem)
 
 
 def _code(problem: BaseException) -> int:

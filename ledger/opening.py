@@ -19,7 +19,7 @@ from .errors import (
     LedgerReadOnly,
     NotALedger,
 )
-from .failures import cause_of, is_damage, is_of_the_disk, unwritable
+from .failures import cause_of, is_damage, is_forbidden, is_of_the_disk, unreadable, unwritable
 from .location import make_side_folder, refuse_network, side_folder
 from .schema import SCHEMA_NUMBER
 from .turnstile import Turnstile
@@ -178,6 +178,8 @@ def _unreadable(path: Path, problem: Exception) -> Exception:
             f"copy it aside, restore the newest backup (in {side_folder(path).name}/backups, where there is one), "
             "and check the disk", str(path),
         )  # fmt: skip
+    if not is_forbidden(problem):
+        return unreadable(path, problem)
     return LedgerReadOnly(
         f"the ledger {path} cannot be read ({problem})",
         f"check the permissions of it and of {side_folder(path).name}",

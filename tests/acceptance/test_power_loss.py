@@ -25,9 +25,16 @@ AT_A_TIME = 30  # spread over the whole recording, so that a fault that shows la
 # The shortest story in which each fault shows.
 FOR_A_PLANT = {
     "checkpoints-without-sync": STORIES["run"],
+    "imported-artifacts-without-sync": STORIES["snapshots"],
+    "imported-names-without-sync": STORIES["snapshots"],
+    "backed-up-artifacts-without-sync": STORIES["snapshots"],
+    "backed-up-names-without-sync": STORIES["snapshots"],
     "snapshots-without-sync": STORIES["snapshots"],
     "snapshot-names-without-sync": STORIES["snapshots"],
 }
+
+# As those of the same names for what a run writes itself.
+SOAKED = {"imported-names-without-sync", "backed-up-names-without-sync"}
 
 
 @pytest.fixture
@@ -63,7 +70,9 @@ def test_power_loss_takes_nothing_that_was_told_and_leaves_no_send_without_its_i
     assert tried.states == SHORT[story] * times
 
 
-@pytest.mark.parametrize("plant", sorted(PLANTS))
+@pytest.mark.parametrize(
+    "plant", [pytest.param(plant, marks=[pytest.mark.soak] * (plant in SOAKED)) for plant in sorted(PLANTS)]
+)
 def test_power_rig_finds_a_fault_that_was_put_into_the_product(folder: Path, plant: str) -> None:
     with recorded(folder, FOR_A_PLANT.get(plant, short), plant=plant) as recording:
         looks = (

@@ -114,6 +114,7 @@ class Verdicts:
         done = subprocess.run(
             [sys.executable, "-m", "tallystick", name, str(what), "--ledger", str(ledger)],
             capture_output=True, text=True, timeout=_PATIENCE_SECONDS, env=self._environment, check=False,
+            cwd=ledger.parent.parent,  # where the work orders' files lie, also for a ledger that took a run over
         )  # fmt: skip
         if done.returncode not in (0, 3):
             yield f"{name} ended with {done.returncode}: {done.stderr}"

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tallystick.cli.entry import invoke
-from tallystick.ledger import artifacts, desk, driver, publishing, scribe
+from tallystick.ledger import artifacts, care, desk, driver, publishing, scribe, snapshot_artifacts
 from tallystick.ledger.transaction import Transaction
 from tallystick.runner.call_steps import CallSteps
 from tallystick.runner.inner_calls import AttemptInnerCalls
@@ -157,6 +157,10 @@ PLANTS: Final[dict[str, Callable[[], None]]] = {
     "tells-before-the-commit": _tells_before_the_commit,
     "artifacts-without-sync": lambda: setattr(artifacts, "sync", _syncs_nothing),
     "artifact-names-without-sync": lambda: setattr(artifacts, "sync_folder", _syncs_nothing),
+    "imported-artifacts-without-sync": lambda: setattr(snapshot_artifacts, "sync", _syncs_nothing),
+    "imported-names-without-sync": lambda: setattr(snapshot_artifacts, "sync_folder", _syncs_nothing),
+    "backed-up-artifacts-without-sync": lambda: setattr(care, "sync", _syncs_nothing),
+    "backed-up-names-without-sync": lambda: setattr(care, "sync_folder", _syncs_nothing),
     "snapshots-without-sync": lambda: setattr(publishing, "sync", _syncs_nothing),
     "snapshot-names-without-sync": lambda: setattr(publishing, "sync_folder", _syncs_nothing),
 }

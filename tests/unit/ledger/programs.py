@@ -17,7 +17,7 @@ from pathlib import Path
 from tallystick.ledger import artifacts, coordinators, lease_line, leases
 from tallystick.ledger.canonical import digest_of_value
 from tallystick.ledger.care import backup_ledger
-from tallystick.ledger.errors import BudgetExhausted, LeaseLost, LedgerError, RunBusy
+from tallystick.ledger.errors import BudgetExhausted, LeaseLost, LedgerError, RefusedError, RunBusy
 from tallystick.ledger.evaluation_holds import open_evaluation
 from tallystick.ledger.evaluations import EvaluationPlan, create_evaluation
 from tallystick.ledger.file_locks import LockFile, holder_pid
@@ -82,6 +82,15 @@ def open_as_nobody(path: str) -> None:
                 tell(f"worker {ledger.worker_id}")
         except Exception as problem:
             tell(f"{getattr(problem, 'code', type(problem).__name__)} {problem}")
+
+
+def open_with_no_room(path: str) -> None:
+    """As on a full disk: no file can grow. Tell the error's code and text."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    try:
+        Ledger.open(path).close()
+    except (LedgerError, RefusedError) as problem:
+        tell(f"{problem.code} {problem}")
 
 
 def tell_lock_holder(path: str) -> None:

@@ -24,7 +24,7 @@ from tallystick.ledger.snapshot_import import import_snapshot
 from tests.unit.ledger.children import Child
 from tests.unit.ledger.factories import every, new_ledger, one
 from tests.unit.ledger.snapshots import exported, full_run, go_on, rows_of
-from tests.unit.ledger.test_custody import carry, custody, sound
+from tests.unit.ledger.test_custody import as_of_another_host, carry, custody, sound
 
 
 @pytest.fixture
@@ -135,6 +135,25 @@ def test_the_file_of_a_move_gives_nothing_to_a_copy_that_knows_how_it_went_on(
         (told,) = import_snapshot(third, tmp_path / "m.zip").runs
         assert (told.became, told.custody) == ("unchanged", "copy")
         assert custody(third, run.run_id) == ("open", "copy", 2)
+
+
+def test_of_two_that_adopt_a_run_from_another_host_the_second_takes_nothing_from_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with new_ledger(tmp_path, "was.db") as ledger:
+        run = full_run(ledger, leave=False)
+    with Ledger.open(tmp_path / "was.db") as ledger:
+        ledger.write(lambda tx: None)
+        as_of_another_host(ledger)
+        ledger.write(lambda tx: tx.change("UPDATE workers SET ended_us = NULL WHERE host = 'another'", ()))
+        seen = coordinators.coordinator_of(ledger, run.run_id)
+        adopt(ledger, run.run_id, reason="that container is gone", made_by="me")
+        held = coordinators.open_run(ledger, run.run_id)
+        monkeypatch.setattr(custody_changes, "coordinator_of", lambda *_: seen)  # as the second had looked before
+        with pytest.raises(RunBusy, match="taken over meanwhile"):
+            adopt(ledger, run.run_id, reason="that container is gone", made_by="somebody else")
+        assert custody(ledger, run.run_id) == ("open", "held", 2)
+        assert one(ledger, "SELECT state FROM leases WHERE lease_id = ?", held.lease_id) == ("held",)
 
 
 @pytest.mark.parametrize("here", ["nothing", "an early copy", "a copy that knows of the move"])

@@ -318,6 +318,15 @@ def as_nobody(path: Path) -> list[str]:
         return child.lines()
 
 
+def test_a_disk_without_room_for_what_opening_needs_is_not_said_to_be_forbidden(tmp_path: Path) -> None:
+    path = empty_file(tmp_path)
+    with Child("open_with_no_room", path) as other:
+        (said,) = other.lines()
+    assert said.startswith("ledger.unreadable ")
+    assert "disk" in said
+    assert "permission" not in said
+
+
 def test_a_ledger_in_a_folder_that_cannot_be_written_is_refused(public_folder: Path) -> None:
     path = public_folder / "l.db"
     shutil.copyfile(empty_file(public_folder, "made.db"), path)
