@@ -109,7 +109,7 @@ class Display:
 
 
 def progress_lines(ledger: Ledger, run_key: int, tally: Tally, *, seconds_left: float | None = None) -> list[str]:
-    """What is done, and what is spent and held of each budget."""
+    """What is done, why nothing is any more, and what is spent and held of each budget."""
     with ledger.reading() as reader:
         states, now_us = own_budgets_of(reader, run_key), ledger.clock.now_us()
     until = tally.waits_until_us
@@ -125,11 +125,11 @@ def progress_lines(ledger: Ledger, run_key: int, tally: Tally, *, seconds_left: 
     head = joined([
         f"{_done(tally)} of {tally.planned} done", *counts,
         f"waiting until {instant(until)}" if waiting and until else "",
-        _trouble(tally),
         "" if seconds_left is None else f"about {duration(seconds_left)} left",
         *(f"waits for {device}" for device in tally.waits_for.values()),
     ])  # fmt: skip
-    return [head, *(_budget(state) for state in states)]
+    # On a line of its own, as a terminal cuts what is too long.
+    return [head, *filter(None, [_trouble(tally)]), *(_budget(state) for state in states)]
 
 
 def _trouble(tally: Tally) -> str:
@@ -137,7 +137,7 @@ def _trouble(tally: Tally) -> str:
     if tally.trouble_since_us is None:
         return ""
     said = tally.trouble if len(tally.trouble) <= _CAUSE_MAX else f"{tally.trouble[: _CAUSE_MAX - 1]}…"
-    return f"no observation since {instant(tally.trouble_since_us)}: {said}"
+    return f"{said} (no observation since {instant(tally.trouble_since_us)})"
 
 
 def _reason(tally: Tally) -> str | None:

@@ -54,16 +54,16 @@ def test_progress_says_until_when_everything_waits(project: Project) -> None:
             run_key = find_run(reader, "asked").run_key
             tally = Tally(slot_counts(reader, run_key))
         tally.fail(f"http.status.401: {'x' * 400}", 1_750_000_000_000_000)
-        assert progress_lines(ledger, run_key, tally)[0].endswith(f"http.status.401: {'x' * 182}…")
+        assert progress_lines(ledger, run_key, tally)[1].startswith(f"http.status.401: {'x' * 182}… (no ")
         tally.trouble_since_us = None
         tally.waits_until_us = ledger.clock.now_us() + 3_600_000_000
         assert "waiting until 20" in progress_lines(ledger, run_key, tally)[0]
         tally.refuse("connect.refused: nobody listens", 1_750_000_000_000_000)
         tally.refuse("http.status.503: too busy", 1_750_000_001_000_000)
-        said = "no observation since 2025-06-15T15:06:40.000Z: http.status.503: too busy"
-        assert said in progress_lines(ledger, run_key, tally)[0]
+        said = "http.status.503: too busy (no observation since 2025-06-15T15:06:40.000Z)"
+        assert progress_lines(ledger, run_key, tally)[1] == said
         tally.move(SlotState.PENDING, SlotState.SELECTED)
-        assert "no observation since" not in progress_lines(ledger, run_key, tally)[0]
+        assert "no observation since" not in "".join(progress_lines(ledger, run_key, tally))
         tally.move(SlotState.PENDING, SlotState.IN_FLIGHT)
         assert "waiting" not in progress_lines(ledger, run_key, tally)[0]
 
@@ -105,7 +105,11 @@ def test_lines_say_at_once_for_which_device_a_run_stands_still_and_why_its_sends
             await display.end()
 
         asyncio.run(follow())
-    told = "waits for atlas:SN-1, held by process 7" if is_device else "Z: http.status.401: no such key"
+    told = (
+        "waits for atlas:SN-1, held by process 7"
+        if is_device
+        else "http.status.401: no such key (no observation "
+    )
     assert told in stream.getvalue()
 
 

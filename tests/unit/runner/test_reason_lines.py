@@ -41,7 +41,7 @@ def test_every_reason_that_something_helps_against_is_a_documented_one() -> None
 @pytest.mark.parametrize(
     ("reason", "helps"),
     [
-        ("http.status.401", "the environment variable that the work order names"),
+        ("http.status.401", "the environment variable that is named for it"),
         ("http.status.418", "correct the request"),
         ("http.status.500", "the service failed by itself"),
         ("device.failed.jammed", "look at the device"),
