@@ -31,7 +31,7 @@ REMEDIES: Final = {
     "device": "look at the device: `tallystick device list`",
     "http.redirect": "name the address that it redirects to as `url`",
     "http.status": "see what the service says, and correct the request",
-    "http.status.401": "the service does not take the key: see the environment variable that is named for it, or name one",
+    "http.status.401": "the service does not take the key: see the environment variable that is named for it",
     "http.status.402": "the account has no credit left: fund it",
     "http.status.403": "the key may not do this: see its rights, and whether it is for this model and project",
     "http.status.404": "nothing is there: see the path in `url`, and the model's name",
