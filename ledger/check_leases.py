@@ -13,7 +13,8 @@ __all__ = ["LEASE_RULES"]
 _INTENTS: Final = (
     "SELECT e.run_key, e.event_no, l.resource, json_extract(e.body, '$.fence') AS fence FROM events e JOIN leases l"
     " ON l.lease_id = coalesce(json_extract(e.body, '$.leases[0]'), json_extract(e.body, '$.lease'))"
-    " WHERE e.kind IN ('dispatch.intended', 'lease.call_intended') AND json_extract(e.body, '$.fence') IS NOT NULL"
+    " WHERE e.kind IN ('dispatch.intended', 'lease.call_intended') AND instr(e.body, '\"fence\":')"
+    " AND json_extract(e.body, '$.fence') IS NOT NULL"
 )
 
 LEASE_RULES: Final[tuple[Rule, ...]] = (

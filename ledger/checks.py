@@ -35,6 +35,7 @@ __all__ = [
     "Severity",
     "check_histories",
     "check_ledger",
+    "check_references",
     "check_rows",
     "read_events",
     "require_sound",
@@ -67,11 +68,10 @@ def _readable(part: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def check_rows(reader: Reader) -> Iterator[Finding]:
-    """What the rows alone tell: references and rules.
+    """What the rows alone tell, but for references.
 
     For rows that are in no ledger yet; the file that holds them and the files beside it are not looked at.
     """
-    yield from _references(reader)
     yield from _rules(reader)
 
 
@@ -145,14 +145,14 @@ def _database(reader: Reader) -> Iterator[Finding]:
     yield from finding_of(
         "database.integrity", "the file is damaged", (text for text in problems if text != "ok"), _REBUILD
     )
-    yield from _references(reader)
+    yield from check_references(reader)
     yield from finding_of(
         "database.rules", "rules of the schema are missing or changed", _missing_rules(reader),
         "something else has changed the file: export what you need and start a new ledger",
     )  # fmt: skip
 
 
-def _references(reader: Reader) -> Iterator[Finding]:
+def check_references(reader: Reader) -> Iterator[Finding]:
     broken = (f"{table} -> {parent}" for table, _, parent, _ in reader.each("PRAGMA foreign_key_check"))
     yield from finding_of("database.reference", "rows refer to rows that are not there", broken, _REBUILD)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import attrs
 
@@ -27,6 +27,7 @@ __all__ = [
     "OpenDispatch",
     "RunHistory",
     "SessionSpan",
+    "code_of",
     "history_at",
     "note_what_came_later",
 ]
@@ -37,6 +38,11 @@ _STATES: Final = tuple(SlotState)
 _CODES: Final[dict[str, int]] = {state: code for code, state in enumerate(_STATES)}
 STATE_TEXTS: Final = tuple(state.value for state in SlotState)
 """What each of the codes in `RunHistory.codes` stands for."""
+
+
+def code_of(state: SlotState) -> int:
+    """The state's number in `RunHistory.codes`."""
+    return _CODES[state]
 
 
 @attrs.define
@@ -83,8 +89,7 @@ class SessionSpan:
     recovered: dict[str, int] = attrs.field(factory=dict)
 
 
-@attrs.frozen
-class Mark:
+class Mark(NamedTuple):
     """Something of a run's history that a time line shows; ``body`` is the event's."""
 
     event_no: int
@@ -208,8 +213,9 @@ def history_at(
     history.selected_at = array("q", bytes(8 * (planned + 1)))
     note_what_came_later(reader, history)
     rows = _events_to(history.event_no, reader, run_key, turn) if events is None else events
+    effect_of = EFFECTS.get
     for number, kind, at_us, text in rows:
-        effect = EFFECTS.get(kind)
+        effect = effect_of(kind)
         if effect is not None:
             body = stored_json(text)
             effect(history, Mark(number, at_us, kind, body))

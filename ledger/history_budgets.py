@@ -180,6 +180,7 @@ def _before(state: BudgetState, first: dict[str, Any]) -> _Sums:
 def _reservations(reader: Reader, history: RunHistory) -> dict[_Key, tuple[_Reserved, ...]]:
     """Those that have ended by then, by their dispatch."""
     found: dict[_Key, tuple[_Reserved, ...]] = {}
+    open_ones = history.open_dispatches
     rows = reader.each(
         "SELECT r.call_id, r.dispatch_no, r.budget_no, r.held, r.settled, r.state, b.unit, d.state, d.duration_us,"
         " d.wire_sends, d.tokens_in, d.tokens_out, d.cost_nanousd FROM reservations r"
@@ -188,14 +189,20 @@ def _reservations(reader: Reader, history: RunHistory) -> dict[_Key, tuple[_Rese
         " WHERE r.run_key = ? AND r.state <> 'held'",
         (history.run_key,),
     )
-    alike: dict[_Reserved, tuple[_Reserved, ...]] = {}
+    alike: dict[tuple[int, int, int | None, bool], tuple[_Reserved, ...]] = {}
     for call_id, dispatch_no, budget_no, held, settled, state, unit, *facts in rows:
         key = (call_id, dispatch_no)
-        if key in history.open_dispatches:
+        if key in open_ones:
             continue
-        unknown = state == "settled" and _is_use_unknown(unit, facts, decided=key in history.settled_by_decision)
-        one = _Reserved(budget_no, held, settled, unknown)
-        ones = alike.setdefault(one, (one,))  # most are like others, and a run has as many as calls
+        unknown = (
+            unit != "dispatches"
+            and state == "settled"
+            and _is_use_unknown(unit, facts, decided=key in history.settled_by_decision)
+        )
+        told = (budget_no, held, settled, unknown)
+        ones = alike.get(told)  # most are like others, and a run has as many as calls
+        if ones is None:
+            ones = alike[told] = (_Reserved(*told),)
         found[key] = (*found[key], *ones) if key in found else ones
     return found
 

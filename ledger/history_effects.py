@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from .evaluations import INLINE
-from .history import Mark, OpenAttempt, OpenDispatch, RunHistory, SessionSpan
+from .history import Mark, OpenAttempt, OpenDispatch, RunHistory, SessionSpan, code_of
 from .standing import numbers_of
 from .states import CallOwner, CustodyState, DispatchState, NextStep, RunState, SlotState
 from .verdicts import NoVerdictReason
@@ -28,12 +28,23 @@ _CUSTODY: Final[dict[str, str | None]] = {
 }
 """Kinds that change who may continue the run, and who might before."""
 
+_ATTEMPT: Final = CallOwner.ATTEMPT.value
+_IN_FLIGHT: Final = code_of(SlotState.IN_FLIGHT)
+_SELECTED: Final = code_of(SlotState.SELECTED)
+
 Effect: TypeAlias = Callable[[RunHistory, Mark], None]
 
 
 def _intended(history: RunHistory, mark: Mark) -> None:
-    _begun(history, mark)
-    _open(history, mark.body, CallOwner.ATTEMPT)
+    # As `_begun` and `_open` do: this and `_observed` are nearly all the events that a run has.
+    body = mark.body
+    slot_no, attempt_no = body["slot"], body["attempt"]
+    history.codes[slot_no] = _IN_FLIGHT
+    history.attempts[slot_no] = attempt_no
+    history.open_attempts[slot_no, attempt_no] = OpenAttempt("running")
+    history.open_dispatches[body["call"], body["dispatch"]] = OpenDispatch(
+        _ATTEMPT, slot_no, attempt_no, "intended", body.get("held", {})
+    )
 
 
 def _begun(history: RunHistory, mark: Mark) -> None:
@@ -65,9 +76,16 @@ def _close(history: RunHistory, body: dict[str, Any]) -> None:
 
 
 def _observed(history: RunHistory, mark: Mark) -> None:
-    _close(history, mark.body)
-    _end(history, mark.body, SlotState.SELECTED, None)
-    history.selected_at[mark.body["slot"]] = mark.event_no
+    # As `_close` and `_end` do.
+    body = mark.body
+    slot_no, attempt_no = body["slot"], body["attempt"]
+    history.open_dispatches.pop((body["call"], body["dispatch"]), None)
+    history.open_attempts.pop((slot_no, attempt_no), None)
+    history.attempts[slot_no] = attempt_no
+    history.codes[slot_no] = _SELECTED
+    history.reasons.pop(slot_no, None)
+    history.steps.pop(slot_no, None)
+    history.selected_at[slot_no] = mark.event_no
 
 
 def _end(history: RunHistory, body: dict[str, Any], state: str, reason: str | None) -> None:
@@ -274,11 +292,13 @@ def _contaminated(history: RunHistory, mark: Mark) -> None:
 
 
 def _judged(history: RunHistory, mark: Mark) -> None:
+    later = history.later_judgments
     for key, row in _judgments_of(mark.body):
-        history.no_verdicts[key[0]] += row[2] is not None
-        history.out_of_budget[key[0]] += row[2] == NoVerdictReason.OUT_OF_BUDGET
+        if row[2] is not None:
+            history.no_verdicts[key[0]] += 1
+            history.out_of_budget[key[0]] += row[2] == NoVerdictReason.OUT_OF_BUDGET
         # What gave no verdict may be tried again, and its row says nothing of it then.
-        if row[2] is not None or key in history.later_judgments:
+        if row[2] is not None or (later and key in later):
             history.judged_before[key] = row
 
 

@@ -11,7 +11,7 @@ import io
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -71,19 +71,27 @@ class ArtifactStage:
         if large != told.count:
             raise NotOurZip(f"it has {told.count} artifacts as members, and rows for {large}")
 
-    def take_over(self, artifacts: Path) -> None:
-        """Bring the files to where a ledger keeps them, durably; one that is there is replaced by the same."""
-        changed = {artifacts.parent}
+    @contextlib.contextmanager
+    def taking_over(self, artifacts: Path) -> Iterator[Callable[[], None]]:
+        """While inside, a thread brings the files to where a ledger keeps them; what is there is replaced by the same.
+
+        What is given waits until all are there, durably, and raises OSError where that failed. Leaving waits, too.
+        """
+        with ThreadPoolExecutor(1, thread_name_prefix="tallystick-import") as helper:
+            yield helper.submit(self._take_over, artifacts).result
+
+    def _take_over(self, artifacts: Path) -> None:
+        folders = {artifacts.parent}
         for digest in self._sizes:
             path = file_of(artifacts, digest)
             for folder in (artifacts, path.parent):
-                if not folder.is_dir():
-                    folder.mkdir()
-                    changed |= {folder.parent, folder}
+                if folder not in folders:  # one that is there may not have a durable name yet
+                    folder.mkdir(exist_ok=True)
+                    folders.add(folder)
             file_of(self._folder, digest).replace(path)
-            changed |= {artifacts, path.parent}  # a folder that is there may not have a durable name yet
-        for folder in sorted(changed, key=lambda one: len(one.parts), reverse=True):
-            sync_folder(folder)
+        with ThreadPoolExecutor(_SYNCS, thread_name_prefix="tallystick-sync") as pool:
+            for _ in pool.map(sync_folder, folders):
+                pass
 
     def _unpack_all(self) -> None:
         unsynced: deque[Future[None]] = deque()

@@ -7,8 +7,6 @@ import. Taking the same snapshot in again changes nothing. A run that is here al
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,27 +25,17 @@ from .schema import imports
 from .snapshot_compare import Became, Comparison, compare
 from .snapshot_format import RunEntry, rows_member
 from .snapshot_forward import Forward, prepare_forward
-from .snapshot_tables import (
-    RUN_TABLES,
-    SHARED_TABLES,
-    columns_of,
-    copy_stretch,
-    insert_into,
-    key_of,
-    rows_of_run,
-    rows_of_shared,
-)
+from .snapshot_shared import BYTES_PER_BATCH, SharedRows
+from .snapshot_tables import RUN_TABLES, columns_of, copy_stretch, key_of, rows_of_run
 from .snapshot_verify import VerifiedSnapshot, verified
 from .statements import hot_insert
 from .states import CustodyState
+from .switching import quick_switching
 from .transaction import Transaction
 
 __all__ = ["Imported", "ImportedRun", "import_snapshot"]
 
-_ROWS_PER_BATCH: Final = 5_000
 _COPIED_PER_BATCH: Final = 20_000
-_BYTES_PER_BATCH: Final = 8 << 20
-_TRIES: Final = 3
 _ADD_IMPORT = hot_insert(imports, "import_id", "state", "snapshot_digest", "run_key", "worker_id", "began_us")
 
 
@@ -95,7 +83,7 @@ def import_snapshot(ledger: Ledger, path: Path) -> Imported:
     process is taking in) and LedgerFailed; what readers see is unchanged then.
     """
     discard_half_imported(ledger)
-    with import_folder(ledger) as folder, verified(path, folder) as snapshot:
+    with quick_switching(), import_folder(ledger) as folder, verified(path, folder) as snapshot:
         with ledger.reading() as reader:
             found = [_compare(ledger, reader, snapshot, entry) for entry in snapshot.manifest.runs]
         if any(one.became is not Became.UNCHANGED for one in found):
@@ -122,13 +110,15 @@ def _told(entry: RunEntry, found: Comparison) -> ImportedRun:
 
 
 def _take_in(ledger: Ledger, snapshot: VerifiedSnapshot, found: list[Comparison]) -> None:
-    snapshot.artifacts.take_over(ledger.artifacts)
-    _write_shared(ledger, snapshot)
     hidden: list[_Hidden] = []
     try:
-        for entry, comparison in zip(snapshot.manifest.runs, found, strict=True):
-            if comparison.became is Became.NEW:
-                hidden.append(_write_run(ledger, snapshot, entry, comparison, hidden))
+        with snapshot.artifacts.taking_over(ledger.artifacts) as in_place:
+            shared = SharedRows(ledger, snapshot, in_place)
+            shared.write()
+            for entry, comparison in zip(snapshot.manifest.runs, found, strict=True):
+                if comparison.became is Became.NEW:
+                    hidden.append(_write_run(shared, entry, comparison, hidden))
+            shared.write_artifacts()
         _flip(ledger, snapshot, found, hidden)
     except BaseException as problem:
         if ledger.failure is None and not isinstance(problem, CommitUnknown):
@@ -141,42 +131,8 @@ def _take_in(ledger: Ledger, snapshot: VerifiedSnapshot, found: list[Comparison]
     crashpoint("import.flipped")
 
 
-def _write_shared(ledger: Ledger, snapshot: VerifiedSnapshot) -> None:
-    """What runs refer to: it harms nobody to know it, so it needs no hiding."""
-    keys = list(range(1, len(snapshot.manifest.runs) + 1))
-    for table in SHARED_TABLES:
-        sql, fixed = insert_into(table, created_us=ledger.clock.now_us())
-        _write_rows(ledger, f"{sql} {_ON_CONFLICT[table.name]}", fixed, snapshot.rows.each(rows_of_shared(table, keys)))
-    _refuse_other_qualifications(ledger, snapshot)
-
-
-_ON_CONFLICT: Final = {
-    # A worker of this ledger is known better here; one that a snapshot brought may have ended since.
-    "workers": (
-        "ON CONFLICT (worker_id) DO UPDATE SET ended_us = excluded.ended_us, end_reason = excluded.end_reason"
-        " WHERE workers.host = '' AND workers.ended_us IS NULL"
-    ),
-    "qualifications": "ON CONFLICT (qualification_id) DO NOTHING",
-    "artifacts": "ON CONFLICT (digest) DO NOTHING",
-    # Fences never fall.
-    "fences": "ON CONFLICT (resource) DO UPDATE SET high_water = max(high_water, excluded.high_water)",
-}
-
-
-def _refuse_other_qualifications(ledger: Ledger, snapshot: VerifiedSnapshot) -> None:
-    sql = "SELECT * FROM qualifications WHERE qualification_id = ?"
-    with ledger.reading() as reader:
-        for row in snapshot.rows.each("SELECT * FROM qualifications"):
-            if (ours := reader.row(sql, (row[0],))) != row:
-                raise SnapshotInvalid(
-                    f"the snapshot {snapshot.path} has another qualification {row[0]} than this ledger: {ours}",
-                    "one of both was changed: trust neither", str(snapshot.path), f"qualification {row[0]}",
-                )  # fmt: skip
-
-
-def _write_run(
-    ledger: Ledger, snapshot: VerifiedSnapshot, entry: RunEntry, comparison: Comparison, hidden: list[_Hidden]
-) -> _Hidden:
+def _write_run(shared: SharedRows, entry: RunEntry, comparison: Comparison, hidden: list[_Hidden]) -> _Hidden:
+    ledger, snapshot = shared.ledger, shared.snapshot
     their_key = snapshot.run_key(entry)
     row = snapshot.rows.row(rows_of_run(RUN_TABLES[0], their_key))
     import_id, run_key = ledger.write(lambda tx: _add_head(tx, snapshot, row))
@@ -184,6 +140,8 @@ def _write_run(
     try:
         with ledger.bulk(snapshot.scratch.path) as writer:
             for table in RUN_TABLES[1:]:
+                if shared.needed_by(table):
+                    shared.write_artifacts()
                 _copy_rows(writer, snapshot, entry, table, (run_key, their_key))
     except BaseException:
         hidden.append(made)  # what is there of it goes with the others
@@ -218,37 +176,13 @@ def _copy_rows(
     count = max(1, entry.rows.get(table.name, 0))
     size = sum(member.size for member in snapshot.manifest.members if member.name.startswith(start))
     size += count * entry.same_size(table.name)
-    each = max(1, min(_COPIED_PER_BATCH, _BYTES_PER_BATCH * count // max(1, size)))
+    each = max(1, min(_COPIED_PER_BATCH, BYTES_PER_BATCH * count // max(1, size)))
     first: tuple[Any, ...] | None = None
     for last in snapshot.scratch.stretches(table.name, key_of(table), theirs, each):
         sql = copy_stretch(table, SOURCE, run_key=ours, is_first=first is None)
         writer.write(sql, (theirs, *(first or ()), *last))
         crashpoint("import.batch")
         first = last
-
-
-def _write_rows(ledger: Ledger, sql: str, fixed: tuple[Any, ...], rows: Iterator[tuple[Any, ...]]) -> None:
-    for batch in _batches(rows):
-        values = [(*fixed, *row) for row in batch]
-        ledger.write(lambda tx, values=values: tx.cursor.executemany(sql, values))  # type: ignore[misc]
-        crashpoint("import.batch")
-
-
-def _batches(rows: Iterator[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
-    """Rows by the thousand, fewer where they are large."""
-    while block := list(itertools.islice(rows, 100)):
-        batch, size = block, _size(block)
-        while len(batch) < _ROWS_PER_BATCH and size < _BYTES_PER_BATCH:
-            block = list(itertools.islice(rows, 100))
-            if not block:
-                break
-            batch += block
-            size += _size(block)
-        yield batch
-
-
-def _size(rows: list[tuple[Any, ...]]) -> int:
-    return sum(len(value) for row in rows for value in row if type(value) is str or type(value) is bytes)
 
 
 def _flip(ledger: Ledger, snapshot: VerifiedSnapshot, found: list[Comparison], hidden: list[_Hidden]) -> None:

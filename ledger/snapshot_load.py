@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from .checks import EventsRead, read_events
@@ -20,32 +20,36 @@ from .snapshot_tables import TABLES_LEFT_OUT
 from .zip_layout import Member
 from .zip_reader import NotOurZip, ZipReader
 
-__all__ = ["load_rows"]
+__all__ = ["rows_loaded"]
 
 _READ_WITH_EVENTS: Final = frozenset({"runs", "variants", "events"})
 
 
-def load_rows(archive: ZipReader, manifest: Manifest, rows: Scratch) -> EventsRead | None:
+@contextlib.contextmanager
+def rows_loaded(archive: ZipReader, manifest: Manifest, rows: Scratch) -> Iterator[Callable[[], EventsRead | None]]:
     """Put every row in, and bring the schema to the newest; raises NotOurZip and RowsUnfit.
 
-    Returns what the events of the only run tell, unless that is still to be found out.
+    What is given waits for what the events of the only run tell; None where that is still to be found out.
     """
     loader = _Loader(archive, manifest, rows)
     early = _early(manifest, rows)
+    told: Callable[[], EventsRead | None] = _not_yet
     with contextlib.ExitStack() as stack:
-        read: Future[EventsRead] | None = None
-        for number, (told, member) in enumerate(zip(manifest.members, archive.members, strict=False)):
-            loader.load(told, member)
+        for number, (entry, member) in enumerate(zip(manifest.members, archive.members, strict=False)):
+            loader.load(entry, member)
             if number == early:
                 reader = stack.enter_context(rows.another_reader())
                 helper = stack.enter_context(ThreadPoolExecutor(1))  # ends before its reader does
-                read = helper.submit(read_events, reader, 1)
+                told = helper.submit(read_events, reader, 1).result
         loader.compare_counts()
-        events = None if read is None else read.result()
-    if rows.is_older:
-        rows.look_at_kinds(rows.reader)
-        rows.upgrade()
-    return events
+        if rows.is_older:
+            rows.look_at_kinds(rows.reader)
+            rows.upgrade()
+        yield told
+
+
+def _not_yet() -> EventsRead | None:
+    return None
 
 
 def _early(manifest: Manifest, rows: Scratch) -> int | None:

@@ -80,10 +80,8 @@ class _Target:
     def insert_from_json(self) -> str:
         """For the values of ``same``, a JSON array of rows, and how many values each has."""
         values = [
-            # What is no hexadecimal text must not become NULL.
-            f"iif(value ->> {index} IS NULL, NULL, coalesce(unhex(value ->> {index}), 'no bytes'))"
-            if kind == "blob"
-            else f"value ->> {index}"
+            # What is no hexadecimal text must not become NULL; it stays what it is, and is refused as no bytes.
+            f"coalesce(unhex(value ->> {index}), value ->> {index})" if kind == "blob" else f"value ->> {index}"
             for index, kind in enumerate(self.kinds)
         ]
         return (

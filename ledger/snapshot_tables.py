@@ -133,9 +133,10 @@ def is_same_in_run(table: Table, run_key: int, names: Sequence[str]) -> str:
     return f"SELECT {tests} FROM {table.name} WHERE run_key = {int(run_key)}"
 
 
-def rows_of_shared(table: Table, run_keys: Iterable[int]) -> str:
-    """SQL for the shared rows that rows of these runs refer to, as values, in their order."""
-    return f"SELECT {', '.join(_expressions(table))} {_of_shared(table, run_keys)}"
+def rows_of_shared(table: Table, run_keys: Iterable[int] | None) -> str:
+    """SQL for the shared rows that rows of these runs refer to, as values, in their order; None: for all there are."""
+    found = _of_shared(table, run_keys) if run_keys is not None else f"FROM {table.name} ORDER BY {key_of(table)[0]}"
+    return f"SELECT {', '.join(_expressions(table))} {found}"
 
 
 def lines_of_shared(table: Table, run_keys: Iterable[int]) -> str:

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ import attrs
 from pydantic import ValidationError
 
 from .check_rules import Severity
-from .checks import EventsRead, check_histories, check_rows
+from .checks import EventsRead, check_histories, check_references, check_rows
 from .crashpoints import crashpoint
 from .errors import LedgerFailed, SnapshotInvalid, SnapshotNewer, UsageError
 from .failures import cause_of, first_line, is_of_file
@@ -38,7 +38,7 @@ from .snapshot_format import (
     snapshot_digest,
     table_of_member,
 )
-from .snapshot_load import load_rows
+from .snapshot_load import rows_loaded
 from .snapshot_scratch import RowsUnfit, Scratch
 from .snapshot_values import names_in, strange_values
 from .zip_reader import NotOurZip, ZipReader
@@ -81,8 +81,8 @@ def verified(path: Path, folder: Path) -> Iterator[VerifiedSnapshot]:
             stage = ArtifactStage(archive, members, folder / "artifacts")
             stack.enter_context(stage.begun())  # by a thread of its own, while the rows are looked at
             rows = stack.enter_context(Scratch(folder, schema_number=manifest.schema_number))
-            events = load_rows(archive, manifest, rows)
-            _look(manifest, rows, events)
+            with rows_loaded(archive, manifest, rows) as events:
+                _look(manifest, rows, events)
             stage.finish(rows.reader, manifest.artifacts)
             crashpoint("import.verified")
             yield VerifiedSnapshot(path, manifest, rows.reader, stage, rows)
@@ -211,7 +211,7 @@ _CUSTODY: Final = (
 """The newest event that changes who may go on with a run."""
 
 
-def _look(manifest: Manifest, scratch: Scratch, events: EventsRead | None) -> None:
+def _look(manifest: Manifest, scratch: Scratch, events: Callable[[], EventsRead | None]) -> None:
     """The rows keep every promise that a ledger keeps, and are what the manifest says of them."""
     _compare_runs(manifest, scratch.reader)
     with scratch.another_reader() as other, ThreadPoolExecutor(1) as helper:
@@ -219,8 +219,9 @@ def _look(manifest: Manifest, scratch: Scratch, events: EventsRead | None) -> No
         rules = helper.submit(lambda: _rules(other))
         if not scratch.is_older:  # else it was done before the migrations
             scratch.look_at_kinds(scratch.reader)
-        histories = list(check_histories(scratch.reader, events))
-        findings = [*rules.result(), *histories]
+        references = list(check_references(scratch.reader))
+        histories = list(check_histories(scratch.reader, events()))
+        findings = [*references, *rules.result(), *histories]
     for finding in findings:
         if finding.severity is Severity.ERROR:
             raise NotOurZip(f"{finding.code}: {finding.what}")

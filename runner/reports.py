@@ -65,11 +65,16 @@ STATUS_COUNTED_MAX: Final = 100_000
 _EXAMPLES_MAX: Final = 8
 
 
-def status_of(ledger: Ledger, run_id: str, *, ledger_option: str = "") -> RunStatus:
-    """How the run stands now, and who executes it."""
+def status_of(
+    ledger: Ledger, run_id: str, *, ledger_option: str = "", counted_max: int = STATUS_COUNTED_MAX
+) -> RunStatus:
+    """How the run stands now, and who executes it.
+
+    Calls and verdicts are counted of runs of up to so many planned observations.
+    """
     with ledger.reading() as reader:
         run = as_found(ledger, reader, run_reads.find_run(reader, run_id))
-        parts = _standing(reader, run, ledger, ledger_option, is_counted=run.planned <= STATUS_COUNTED_MAX)
+        parts = _standing(reader, run, ledger, ledger_option, is_counted=run.planned <= counted_max)
     devices = devices_of_run(ledger, run.run_key)
     kept_off = _kept_off(devices)
     if parts["next"] == NextMove.RESUME and parts["population"].pending and kept_off:

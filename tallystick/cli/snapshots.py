@@ -203,7 +203,7 @@ def import_from(settings: Settings, file: Path) -> int:
 def _imported(settings: Settings, ledger: Ledger, found: Imported) -> ImportDone:
     runs = []
     for one in found.runs:
-        standing = status_of(ledger, one.run_id, ledger_option=settings.ledger_option)
+        standing = status_of(ledger, one.run_id, ledger_option=settings.ledger_option, counted_max=0)
         runs.append(ImportedLine(
             run=one.run_id, name=one.name, became=one.became, event_before=one.event_before, event=one.event_no,
             custody=one.custody, epoch=one.epoch, next=standing.next, command=standing.command,
@@ -243,7 +243,7 @@ def adopt_runs(settings: Settings, runs: tuple[str, ...], *, reason: str | None)
 def _adopted(settings: Settings, ledger: Ledger, adopted: list[Adopted], reason: str) -> AdoptDone:
     lines = []
     for one in adopted:
-        standing = status_of(ledger, one.run_id, ledger_option=settings.ledger_option)
+        standing = status_of(ledger, one.run_id, ledger_option=settings.ledger_option, counted_max=0)
         lines.append(AdoptedLine(
             run=one.run_id, was=one.was, epoch=one.epoch, unknown=one.unknown, next=standing.next,
             command=standing.command,

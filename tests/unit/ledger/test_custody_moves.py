@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from tallystick.ledger import coordinators, custody_changes, run_ends, snapshot_export, snapshot_import
+from tallystick.ledger import (
+    coordinators,
+    custody_changes,
+    run_ends,
+    snapshot_export,
+    snapshot_import,
+    snapshot_shared,
+)
 from tallystick.ledger.custody_changes import adopt
 from tallystick.ledger.errors import (
     RefusedError,
@@ -258,7 +265,7 @@ def test_of_two_imports_of_one_snapshot_at_once_one_is_told_of_the_other(
             inner.append(False)
             inner[0] = import_snapshot(other, tmp_path / "s.zip").changed
 
-    monkeypatch.setattr(snapshot_import, "crashpoint", import_it_too)
+    monkeypatch.setattr(snapshot_shared, "crashpoint", import_it_too)
     with pytest.raises(RunBusy, match="taken in by another process"):
         import_snapshot(other, tmp_path / "s.zip")
     assert inner == [True]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +98,13 @@ def events_read(monkeypatch: pytest.MonkeyPatch) -> list[EventsRead | None]:
     """What was told of the events before the other rows were there, of each import from here on."""
     found: list[EventsRead | None] = []
 
-    def noted(*arguments: Any) -> EventsRead | None:
-        found.append(snapshot_load.load_rows(*arguments))
-        return found[-1]
+    @contextlib.contextmanager
+    def noted(*arguments: Any) -> Iterator[Callable[[], EventsRead | None]]:
+        with snapshot_load.rows_loaded(*arguments) as told:
+            found.append(told())
+            yield told
 
-    monkeypatch.setattr("tallystick.ledger.snapshot_verify.load_rows", noted)
+    monkeypatch.setattr("tallystick.ledger.snapshot_verify.rows_loaded", noted)
     return found
 
 

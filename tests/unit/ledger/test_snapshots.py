@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +11,17 @@ from typing import Any
 
 import pytest
 
-from tallystick.ledger import artifacts, driver, snapshot_export, snapshot_forward, snapshot_scratch
+from tallystick.ledger import (
+    artifacts,
+    driver,
+    durable,
+    snapshot_artifacts,
+    snapshot_export,
+    snapshot_forward,
+    snapshot_import,
+    snapshot_scratch,
+    snapshot_shared,
+)
 from tallystick.ledger.canonical import canonical_text
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.errors import LedgerDamaged, LedgerFailed, RunBusy, RunNotFound, UsageError
@@ -251,6 +263,52 @@ def test_a_disk_that_is_full_while_a_snapshot_is_unpacked_is_no_fault_of_the_sna
         import_snapshot(elsewhere, tmp_path / "s.zip")
     assert every(elsewhere, "SELECT * FROM runs") == []
     assert list(Path(f"{elsewhere.path}.d", "imports").iterdir()) == []
+
+
+def test_rows_are_written_while_files_come_to_their_places_and_none_refers_to_one_that_is_not_there_yet(
+    ledger: Ledger, elsewhere: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = full_run(ledger)
+    exported(ledger, run.run_id, tmp_path / "s.zip")
+    has_events, early = threading.Event(), []
+
+    def sync_late(folder: Path) -> None:
+        early.append(not has_events.wait(30))
+        durable.sync_folder(folder)
+
+    def look(point: str) -> None:
+        if not has_events.is_set():
+            assert every(elsewhere, "SELECT * FROM artifacts") == []
+        if every(elsewhere, "SELECT * FROM events"):
+            has_events.set()
+
+    monkeypatch.setattr(snapshot_artifacts, "sync_folder", sync_late)
+    monkeypatch.setattr(snapshot_import, "crashpoint", look)
+    monkeypatch.setattr(snapshot_shared, "crashpoint", look)
+    import_snapshot(elsewhere, tmp_path / "s.zip")
+    assert len(early) > 2
+    assert not any(early)
+    assert rows_of(elsewhere, run.run_id) == rows_of(ledger, run.run_id)
+    assert findings(elsewhere) == []
+
+
+def test_no_row_refers_to_files_that_the_disk_does_not_keep(
+    ledger: Ledger, elsewhere: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = full_run(ledger)
+    exported(ledger, run.run_id, tmp_path / "s.zip")
+
+    def fail(folder: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshot_artifacts, "sync_folder", fail)
+        with pytest.raises(LedgerFailed, match="could not be unpacked"):
+            import_snapshot(elsewhere, tmp_path / "s.zip")
+    assert every(elsewhere, "SELECT * FROM artifacts") == []
+    assert every(elsewhere, "SELECT * FROM runs") == []
+    assert import_snapshot(elsewhere, tmp_path / "s.zip").changed
+    assert findings(elsewhere) == []
 
 
 def test_an_import_for_which_the_disk_is_too_small_leaves_nothing_and_goes_again_when_there_is_room(
