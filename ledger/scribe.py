@@ -30,6 +30,7 @@ from .crashpoints import crashpoint
 from .driver import Connection, StatementError
 from .errors import CommitUnknown, LedgerClosed, LedgerError, LedgerForked
 from .failures import as_failure, first_line, remedy_of
+from .to_its_end import to_its_end
 from .transaction import Transaction
 
 __all__ = ["BATCH_MAX", "QUEUE_MAX", "Scribe", "Together", "WriterDesk"]
@@ -166,7 +167,7 @@ class Scribe:
                 continue  # the commit is on its way and bounded by the disk
         if item.error is None and undo is not None:
             result = item.result
-            await asyncio.shield(asyncio.ensure_future(self.run_async(lambda tx: undo(tx, result))))
+            await to_its_end(self.run_async(lambda tx: undo(tx, result)))
 
     def _put(self, item: _Item) -> None:
         if os.getpid() != self._pid:

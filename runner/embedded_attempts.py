@@ -15,6 +15,7 @@ from ..ledger.errors import BudgetExhausted, LeaseLost, UsageError
 from ..ledger.inner_calls import InnerLog, begin_attempt, inner_log, leave_calls, take_up_attempt
 from ..ledger.records import DispatchFacts, DispatchKey, PendingSlot
 from ..ledger.states import DispatchState, NextStep, SlotState
+from ..ledger.to_its_end import to_its_end
 from ..ledger.transaction import Transaction
 from .answer_texts import NoAnswer, answer_texts
 from .attempt_ends import end_broken
@@ -92,7 +93,7 @@ class EmbeddedAttempt:
             await self._timer.__aexit__(kind, raised, trace)
         except TimeoutError as timeout:
             overdue = timeout
-        await asyncio.shield(asyncio.ensure_future(self._ended(overdue or raised)))
+        await to_its_end(self._ended(overdue or raised))
         if overdue is not None:
             raise overdue
 

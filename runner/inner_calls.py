@@ -13,8 +13,8 @@ import itertools
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -35,6 +35,7 @@ from ..ledger.inner_calls import INNER, InnerLog, OpenInner, RecordedCall, end_c
 from ..ledger.ledger import Ledger
 from ..ledger.records import Begun, DispatchFacts, DispatchKey, Intent
 from ..ledger.states import DispatchState, IfUnknown
+from ..ledger.to_its_end import to_its_end
 from ..ledger.transaction import Transaction
 from .inner_protocols import InnerRequest, InnerSend, Replayed
 from .outcome_facts import facts_of, said_of
@@ -301,7 +302,7 @@ class AttemptInnerCalls:
             await self._end_async(send, outcome, facts)
         else:
             # The transaction outlives its caller's cancellation by itself, and bringing bytes into a file does not.
-            await _to_its_end(self._end_large(send, outcome, facts))
+            await to_its_end(self._end_large(send, outcome, facts))
 
     async def _end_large(self, send: InnerSend, outcome: Outcome, facts: DispatchFacts) -> None:
         await self._end_async(send, outcome, await artifacts.with_stored_raw(self._ledger, facts))
@@ -356,20 +357,6 @@ class AttemptInnerCalls:
             self._open[send.known_by] = OpenInner(
                 send.request_id, send.key.dispatch_no, send.key.dispatch_no, policy, until
             )
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Whoever is cancelled meanwhile: an answer that is not committed would be paid for again. Bounded by the disk."""
-    task = asyncio.ensure_future(work)
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled and task.exception() is None:
-        raise asyncio.CancelledError
-    task.result()
 
 
 def _asked(request: InnerRequest) -> _Asked:

@@ -34,6 +34,7 @@ from .ledger.ledger import Ledger
 from .ledger.location import default_path
 from .ledger.run_reads import find_run
 from .ledger.states import DispatchState, IfUnknown, SlotState
+from .ledger.to_its_end import to_its_end
 from .runner.descriptions import Description, describe
 from .runner.guard_runs import GROWING, GuardRun, GuardTarget, KeyAsked, Known, Underway, broken_off
 from .runner.identity import compare
@@ -198,10 +199,9 @@ class Guard:
         except Exception as problem:  # noqa: BLE001 - it is what became of the call, and goes on to the caller
             outcome, raised = outcome_of_exception(problem), problem
         except BaseException as problem:
-            await asyncio.shield(asyncio.ensure_future(run.end_async(underway, broken_off(problem))))
+            await to_its_end(run.end_async(underway, broken_off(problem)))
             raise
-        ended = await asyncio.shield(asyncio.ensure_future(run.end_async(underway, outcome)))
-        return _result(asked, ended, raised)
+        return _result(asked, await to_its_end(run.end_async(underway, outcome)), raised)
 
     def _reused(self, known: Known) -> Any:
         self._entered().counts["reused"] += 1

@@ -14,6 +14,7 @@ import tallystick as ts
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.states import SlotState
+from tests.unit.ledger.batches import Batch
 
 
 @pytest.fixture
@@ -306,6 +307,33 @@ def test_a_cancelled_call_has_an_unknown_outcome(path: Path) -> None:
             assert guard.summary().unknown_keys == 1
 
     asyncio.run(cancelled())
+
+
+def test_a_call_that_is_cancelled_while_its_result_is_committed_lets_nobody_at_its_key_before(path: Path) -> None:
+    async def cancelled() -> None:
+        returned = asyncio.Event()
+
+        async def returns() -> int:
+            calls.append("a")
+            returned.set()
+            return 1
+
+        with ts.guard("g", ledger=path) as guard, Ledger.open(path) as ledger:
+            first = asyncio.ensure_future(guard.call("a", returns))
+            await returned.wait()
+            with Batch(ledger):  # the scribe is busy: nothing is committed before this block ends
+                await asyncio.sleep(0)
+                first.cancel()
+                second = asyncio.ensure_future(guard.call("a", returns))
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                assert not first.done()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            assert await second == 1
+
+    asyncio.run(cancelled())
+    assert calls == ["a"]
 
 
 def test_a_guard_can_be_opened_and_closed_by_hand_and_is_refused_outside(path: Path) -> None:
