@@ -7,7 +7,6 @@ who goes on with it adopts its runs.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import shutil
 from pathlib import Path
@@ -55,7 +54,10 @@ def backup_ledger(ledger: Ledger, path: Path, *, force: bool = False) -> BackedU
     Raises UsageError where the path is taken, LedgerDamaged where an artifact's file is not there, and LedgerFailed
     where the disk fails.
     """
-    written = functools.partial(crashpoint, "backup.written")
+
+    def written() -> None:
+        crashpoint("backup.written")
+
     with published(path, force=force, ledger=ledger.path, is_database=True, written=written) as file:
         copy_whole(ledger.path, Path(file.name))
         with contextlib.closing(driver.connect_frozen(Path(file.name))) as copy:
