@@ -14,6 +14,16 @@ from tests.unit.cli.project import ROOT, Done, Project, commands_in
 
 FOLDERS = ("ledger", "runner", "adapters", "tallystick", "migrations")
 COMMAND = re.compile(r"`tallystick ([^`]*)`")
+JUDGED_BY_CODE = """
+version = 1
+name = "again"
+
+[[judges]]
+kind = "python"
+file = "judge.py"
+function = "grounded"
+name = "grounded"
+"""
 FILLED = "1"  # where something is filled in; fits texts, paths and numbers alike
 
 
@@ -102,8 +112,7 @@ def test_each_command_that_is_told_does_something_when_it_is_pasted(project: Pro
 def test_an_order_with_a_blank_in_its_name_stands_quoted_in_the_command_that_judges_again(project: Project) -> None:
     project.give("run", "order.toml")
     project.write("judge.py", "def grounded(answer):\n    raise ValueError(answer)\n")
-    order = project.write("judge it.toml", 'version = 1\nname = "again"\n[[judges]]\nkind = "python"\nfile = "judge.py"\n')
-    order.write_text(order.read_text() + 'function = "grounded"\nname = "grounded"\n', encoding="utf-8")
+    order = project.write("judge it.toml", JUDGED_BY_CODE)
     judged = project.give("judge", "asked", order)
     (command,) = commands_in(judged.out)
     assert "--retry judge_error" in command
