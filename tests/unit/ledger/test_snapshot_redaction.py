@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tallystick.ledger import snapshot_redaction
 from tallystick.ledger.artifacts import files_in
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.custody_changes import adopt
@@ -21,7 +22,7 @@ from tallystick.ledger.snapshot_import import import_snapshot
 from tallystick.ledger.snapshot_redaction import RULES
 from tallystick.ledger.snapshot_wish import SnapshotWish, write_snapshot
 from tests.unit.ledger.factories import case_plan, evaluation_plan, every, new_ledger, one, run_plan
-from tests.unit.ledger.snapshots import exported, full_run, go_on, rows_of
+from tests.unit.ledger.snapshots import LARGE, LARGE_ANSWER, exported, full_run, go_on, rows_of
 
 
 @pytest.fixture
@@ -100,6 +101,33 @@ def test_only_the_chosen_planned_observations_keep_their_contents(
     assert every(elsewhere, digests) == every(ledger, digests), "so that the contents can be shown to be the same"
 
 
+def test_nothing_that_came_back_or_was_said_of_others_leaves_with_those_that_are_chosen(
+    ledger: Ledger, elsewhere: Ledger, tmp_path: Path
+) -> None:
+    """What belongs to a call (sends, settlements) and what the history says of it, too."""
+    run = full_run(ledger)
+    made = exported(ledger, run.run_id, tmp_path / "s.zip", slots=["case=c1"])
+    contents = everything(tmp_path / "s.zip")
+    assert b"input 1" in contents
+    others = (*CONTENTS["answers"], *CONTENTS["messages"], LARGE, LARGE_ANSWER.encode())
+    assert [found[:40] for found in others if found in contents] == []
+    assert made.manifest.artifacts.count == 0
+    assert made.manifest.runs[0].left_out[0].events == 1
+    import_snapshot(elsewhere, tmp_path / "s.zip")
+    assert findings(elsewhere) == []
+
+
+def test_an_artifact_that_is_too_large_to_be_searched_does_not_leave(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = full_run(ledger)
+    made = exported(ledger, run.run_id, tmp_path / "s.zip", redact=["text:stands nowhere"])
+    assert made.manifest.artifacts.count == 2
+    monkeypatch.setattr(snapshot_redaction, "_SEARCHED_MAX", len(LARGE) - 1)
+    made = exported(ledger, run.run_id, tmp_path / "s.zip", redact=["text:stands nowhere"])
+    assert made.manifest.artifacts.count == 1, "the smaller one"
+
+
 @pytest.mark.parametrize(
     ("terms", "chosen"),
     [
@@ -146,11 +174,49 @@ def test_text_that_fits_leaves_nowhere(ledger: Ledger, elsewhere: Ledger, tmp_pa
     assert one(elsewhere, "SELECT input FROM cases WHERE case_no = 1") == ('"[left out]"',)
 
 
+def test_text_in_the_name_of_a_run_leaves_nowhere_either(ledger: Ledger, elsewhere: Ledger, tmp_path: Path) -> None:
+    run = full_run(ledger, name="for customer 17")
+    exported(ledger, run.run_id, tmp_path / "s.zip", redact=["text:customer 17"])
+    assert b"customer 17" not in everything(tmp_path / "s.zip")
+    (told,) = import_snapshot(elsewhere, tmp_path / "s.zip").runs
+    assert told.name == "for [left out]"
+    assert findings(elsewhere) == []
+
+
 def test_text_is_found_behind_the_escapes_of_json(ledger: Ledger, tmp_path: Path) -> None:
     plan = case_plan("c", '"J\\u00fcrgen"', None, '{"who":"J\\u00fcrgen"}')
     run = create_run(ledger, run_plan(), [plan])
     exported(ledger, run.run_id, tmp_path / "s.zip", redact=["text:Jürgen"])
     assert b"fcrgen" not in everything(tmp_path / "s.zip")
+
+
+def test_bytes_that_hold_text_that_fits_are_left_out_whole(ledger: Ledger, elsewhere: Ledger, tmp_path: Path) -> None:
+    run = full_run(ledger)
+    exported(ledger, run.run_id, tmp_path / "s.zip", redact=["text:was asked", "text: not t"])
+    contents = everything(tmp_path / "s.zip")
+    for found in (b"what was asked", b"\x00\xff not text"):
+        assert found.hex().encode() not in contents
+    import_snapshot(elsewhere, tmp_path / "s.zip")
+    assert every(elsewhere, "SELECT DISTINCT payload FROM calls") == [(None,)]
+    assert findings(elsewhere) == []
+
+
+def test_text_that_names_something_within_json_is_left_out_too(
+    ledger: Ledger, elsewhere: Ledger, tmp_path: Path
+) -> None:
+    run = create_run(ledger, run_plan(), [case_plan("c", '{"customer 17":{"customer 17":1}}')])
+    exported(ledger, run.run_id, tmp_path / "s.zip", redact=["text:customer 17"])
+    assert b"customer 17" not in everything(tmp_path / "s.zip")
+    import_snapshot(elsewhere, tmp_path / "s.zip")
+    assert one(elsewhere, "SELECT input FROM cases") == ('{"[left out]":{"[left out]":1}}',)
+
+
+def test_text_in_a_word_of_the_history_that_cannot_be_left_out_is_not_exported(ledger: Ledger, tmp_path: Path) -> None:
+    run = full_run(ledger)
+    ledger.write(lambda tx: tx.event(run.run_key, "run.stop_asked", {"reason": "", "host": "lab-17"}))
+    with pytest.raises(UsageError, match="of the run, host, where nothing can be left out"):
+        exported(ledger, run.run_id, tmp_path / "s.zip", redact=["text:lab-17"])
+    assert not (tmp_path / "s.zip").exists()
 
 
 def test_text_of_a_decision_is_left_out_of_the_history_which_stays_bound(

@@ -21,6 +21,7 @@ from tallystick.ledger import (
     snapshot_import,
     snapshot_scratch,
     snapshot_shared,
+    snapshot_writer,
 )
 from tallystick.ledger.canonical import canonical_text
 from tallystick.ledger.checks import check_ledger
@@ -31,10 +32,19 @@ from tallystick.ledger.planning import create_run
 from tallystick.ledger.publishing import beside
 from tallystick.ledger.schema import metadata
 from tallystick.ledger.snapshot_export import export_runs
+from tallystick.ledger.snapshot_format import table_of_member
 from tallystick.ledger.snapshot_import import import_snapshot
-from tallystick.ledger.snapshot_tables import COLUMNS_LEFT_OUT, RUN_TABLES, SHARED_TABLES, TABLES_LEFT_OUT, columns_of
+from tallystick.ledger.snapshot_tables import (
+    COLUMNS_LEFT_OUT,
+    RUN_TABLES,
+    SHARED_TABLES,
+    TABLES_LEFT_OUT,
+    columns_of,
+    key_of,
+)
 from tests.unit.ledger.children import Child
 from tests.unit.ledger.factories import case_plan, every, new_ledger, one, run_plan
+from tests.unit.ledger.forged import taken_apart
 from tests.unit.ledger.snapshots import LARGE, exported, full_run, go_on, rows_of
 
 
@@ -108,6 +118,18 @@ def test_the_same_run_gives_the_same_bytes_also_from_the_ledger_that_took_it_in(
     first = (tmp_path / "one.zip").read_bytes()
     assert (tmp_path / "two.zip").read_bytes() == first
     assert (tmp_path / "three.zip").read_bytes() == first
+
+
+def test_rows_stand_in_the_order_of_their_keys(ledger: Ledger, tmp_path: Path) -> None:
+    runs = [full_run(ledger, name=name).run_id for name in ("a", "b")]
+    export_runs(ledger, runs, tmp_path / "s.zip")
+    forgery = taken_apart(tmp_path / "s.zip")
+    tables = {table.name: table for table in (*RUN_TABLES, *SHARED_TABLES)}
+    for member, rows in forgery.rows.items():
+        table = tables[table_of_member(member)]
+        places = [forgery.manifest["columns"][table.name].index(name) for name in key_of(table)]
+        keys = [[row[place] for place in places] for row in rows]
+        assert keys == sorted(keys), member
 
 
 def test_a_second_import_changes_nothing(ledger: Ledger, elsewhere: Ledger, tmp_path: Path) -> None:
@@ -185,6 +207,31 @@ def test_nothing_is_written_to_a_path_that_is_taken(ledger: Ledger, tmp_path: Pa
         export_runs(ledger, ["nothing"], tmp_path / "other.zip")
     assert (tmp_path / "s.zip").read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir() if "zip" in path.name) == ["s.zip"]
+
+
+@pytest.mark.parametrize(("bound", "value", "why"), [("LINE_MAX", 500, "a row of"), ("MEMBERS_MAX", 3, "members")])
+def test_what_no_import_would_read_is_not_written(
+    bound: str, value: int, why: str, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = full_run(ledger)
+    monkeypatch.setattr(snapshot_writer, bound, value)
+    with pytest.raises(UsageError, match=why):
+        export_runs(ledger, [run.run_id], tmp_path / "s.zip")
+    assert not list(tmp_path.glob("*zip*"))
+
+
+def test_large_tables_are_written_in_parts_that_are_read_as_one(
+    ledger: Ledger, elsewhere: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = full_run(ledger)
+    monkeypatch.setattr(snapshot_writer, "PART_BYTES", 200)
+    monkeypatch.setattr(snapshot_writer, "_CHUNK", 100)
+    made = exported(ledger, run.run_id, tmp_path / "s.zip")
+    parts = [member.rows for member in made.manifest.members if "/events-" in member.name]
+    assert len(parts) > 5
+    assert sum(parts) == made.manifest.runs[0].rows["events"]
+    import_snapshot(elsewhere, tmp_path / "s.zip")
+    assert rows_of(elsewhere, run.run_id) == rows_of(ledger, run.run_id)
 
 
 def test_a_damaged_artifact_is_not_exported(ledger: Ledger, tmp_path: Path) -> None:
