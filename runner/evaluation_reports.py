@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from ..ledger.canonical import parse_json
-from ..ledger.evaluations import EvaluationRow, find_evaluation
+from ..ledger.evaluations import EvaluationRow, find_evaluation, has_selected_since, newest_of_digest
 from ..ledger.judging_reads import JudgeRow, JudgeTally, judge_rows, judge_tallies
 from ..ledger.ledger import Ledger, Reader
 from ..ledger.qualifications import qualification_of
@@ -27,6 +27,7 @@ def evaluation_end(
         row = find_evaluation(reader, row.run_key, row.evaluation_id)
         lines = judge_lines(reader, row.run_key, row.evaluation_no)
         agreements = [agreement_line(one) for one in agreements_of_judges(reader, row.run_key, row.evaluation_no)]
+        only = _only_it(reader, row)
     move = _next(row, lines)
     found = done.hold.recovered if done.hold is not None else None
     recovery = JudgeRecovery() if found is None else JudgeRecovery(
@@ -38,7 +39,8 @@ def evaluation_end(
         ledger=str(ledger.path), run=row.run_id, evaluation=row.evaluation_no, id=row.evaluation_id, name=row.name,
         set_at_event=row.set_at_event, ended=row.ended_us is not None,
         next=move.value,
-        command=_command(move, row, lines, order, ledger_option), exit_status=int(status), judges=lines,
+        command=_command(move, row, lines, shlex.quote(order) + only, ledger_option), exit_status=int(status),
+        judges=lines,
         agreements=agreements, calls=done.dispatches, stopped=done.stopped, recovery=recovery,
     )  # fmt: skip
 
@@ -103,8 +105,21 @@ def _reparsed(row: EvaluationRow) -> str | None:
     return None if found is None else str(found)
 
 
+def _only_it(reader: Reader, row: EvaluationRow) -> str:
+    """What the command has to say so that it finds this evaluation, and neither a newer one nor a new one."""
+    if _reparsed(row) is not None:
+        return ""  # --reparse names its event
+    newest = newest_of_digest(reader, row.run_key, row.document_digest)
+    assert newest is not None
+    assert row.set_at_event is not None
+    is_found = newest.evaluation_no == row.evaluation_no and (
+        row.ended_us is None or not has_selected_since(reader, row.run_key, row.set_at_event)
+    )
+    return "" if is_found else f" --at {row.set_at_event}"
+
+
 def _command(move: NextMove, row: EvaluationRow, lines: list[JudgeLine], order: str, ledger_option: str) -> str:
-    source, order = _reparsed(row), shlex.quote(order)
+    source = _reparsed(row)
     match move:
         case NextMove.RESUME | NextMove.FUND:
             # Without it the judges would be asked, and paid for.

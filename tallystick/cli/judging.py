@@ -63,7 +63,8 @@ def judge_run(
             ledger, found, description, new=new, at_event=at_event, must_exist=bool(retry)
         )
         _let_wait(settings, ledger, session, retry)
-        again = [] if reparse is None else ["--reparse", reparse]  # without it the judges would be asked, and paid for
+        again = [] if at_event is None else ["--at", str(at_event)]
+        again += [] if reparse is None else ["--reparse", reparse]  # without it the judges would be asked, and paid for
         command = settings.command("judge", found.run_id, str(order), *again)
         done = _to_end(settings, ledger, session, concurrency, command)
         end = evaluation_end(ledger, session.row, done, order=str(order), ledger_option=settings.ledger_option)

@@ -117,3 +117,17 @@ def test_an_order_with_a_blank_in_its_name_stands_quoted_in_the_command_that_jud
     (command,) = commands_in(judged.out)
     assert "--retry judge_error" in command
     assert project.paste(command).status == judged.status == 3
+
+
+def test_judging_of_an_earlier_event_is_gone_on_with_at_that_event(project: Project) -> None:
+    project.give("run", "order.toml", "--limit", 1)
+    project.write("judge.py", "def grounded(answer):\n    raise ValueError(answer)\n")
+    order = project.write("judge.toml", JUDGED_BY_CODE)
+    event = str(project.give("judge", "asked", order, "--json").document["set_at_event"])
+    project.give("resume", "asked")
+    newest = project.give("judge", "asked", order, "--json").document["evaluation"]
+    earlier = project.give("judge", "asked", order, "--at", event, "--json").document
+    assert f"--at {event} --retry judge_error" in earlier["command"]
+    again = project.paste(earlier["command"], "--json").document
+    assert (again["evaluation"], again["calls"]) == (earlier["evaluation"], 0)
+    assert again["evaluation"] != newest
