@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 import attrs
+from sqlalchemy import Text
 
 from .artifacts import file_of, measured
 from .canonical import digest_of_bytes
@@ -26,7 +28,10 @@ from .findings import Finding, finding_of
 from .history import EventRow
 from .history_check import MAKES_NO_SENSE, Known, differences, known_of
 from .ledger import Ledger, Reader
-from .schema_rules import transition_rows, triggers, vocabularies
+from .migrate import newest_schema
+from .schema import metadata
+from .schema_rules import transition_rows, vocabularies
+from .snapshot_values import no_json
 from .transaction import chained_hash
 
 __all__ = [
@@ -47,21 +52,27 @@ def check_ledger(ledger: Ledger) -> list[Finding]:
 
     Where the file is so damaged that a part of it cannot be read, that is a finding, and the rest is looked at.
     """
+    strange: list[Exception] = []
     with ledger.reading() as reader:
         parts = (
-            _database(reader), _rules(reader), _events(reader), _history(reader), digests(reader),
-            _artifacts(ledger, reader), leftovers(ledger, reader),
+            _integrity(reader), _schema(_missing_statements(reader)), _schema(_missing_words(reader)),
+            check_references(reader), _texts(reader, strange), _rules(reader, strange), _events(reader),
+            _history(reader), digests(reader), _artifacts(ledger, reader), leftovers(ledger, reader),
         )  # fmt: skip
-        found = [finding for part in parts for finding in _readable(part)]
+        found = [finding for part in parts for finding in _readable(part, strange)]
+    known = {finding.code for finding in found if finding.severity is Severity.ERROR} - {"database.unreadable"}
+    if strange and not known:
+        raise strange[0]  # nothing is wrong with the file, so a statement of ours is
     return sorted(set(found), key=lambda finding: (finding.severity is not Severity.ERROR, found.index(finding)))
 
 
-def _readable(part: Iterator[Finding]) -> Iterator[Finding]:
+def _readable(part: Iterator[Finding], strange: list[Exception]) -> Iterator[Finding]:
+    """The part as far as it can be read; what neither the disk nor damage explains is put to what is ``strange``."""
     try:
         yield from part
-    except SqliteError as problem:
+    except (SqliteError, UnicodeDecodeError) as problem:
         if not (is_damage(problem) or is_of_file(problem)):
-            raise
+            strange.append(problem)
         yield Finding(
             "database.unreadable", Severity.ERROR, f"a part of the file cannot be read: {first_line(problem)}", _REBUILD
         )
@@ -72,7 +83,8 @@ def check_rows(reader: Reader) -> Iterator[Finding]:
 
     For rows that are in no ledger yet; the file that holds them and the files beside it are not looked at.
     """
-    yield from _rules(reader)
+    for rule in (*RULES, *LEASE_RULES, *JUDGMENT_RULES):
+        yield from finding_of(rule.code, rule.what, (str(row[0]) for row in reader.each(rule.sql)), rule.remedy)
 
 
 def check_histories(reader: Reader, events: EventsRead | None = None) -> Iterator[Finding]:
@@ -137,17 +149,20 @@ def require_sound(ledger: Ledger) -> None:
 
 
 _PLANNED_EARLY_MAX: Final = 2_000_000  # 34 MB
+_SPACES: Final = re.compile(r"[ \t\r\n]+")
 _REBUILD: Final = "copy the file aside, restore the newest backup, and check the disk"
 
 
-def _database(reader: Reader) -> Iterator[Finding]:
+def _integrity(reader: Reader) -> Iterator[Finding]:
     problems = [row[0] for row in reader.rows("PRAGMA integrity_check(100)")]
     yield from finding_of(
         "database.integrity", "the file is damaged", (text for text in problems if text != "ok"), _REBUILD
     )
-    yield from check_references(reader)
+
+
+def _schema(missing: Iterator[str]) -> Iterator[Finding]:
     yield from finding_of(
-        "database.rules", "rules of the schema are missing or changed", _missing_rules(reader),
+        "database.rules", "rules of the schema are missing or changed", missing,
         "something else has changed the file: export what you need and start a new ledger",
     )  # fmt: skip
 
@@ -157,12 +172,31 @@ def check_references(reader: Reader) -> Iterator[Finding]:
     yield from finding_of("database.reference", "rows refer to rows that are not there", broken, _REBUILD)
 
 
-def _missing_rules(reader: Reader) -> Iterator[str]:
-    there = {sql for (sql,) in reader.rows("SELECT sql FROM sqlite_master WHERE type = 'trigger'")}
-    squeezed = {" ".join(sql.split()) for sql in there}
-    for sql in triggers():
-        if " ".join(sql.split()) not in squeezed:
-            yield sql.split()[2]
+def _texts(reader: Reader, strange: list[Exception]) -> Iterator[Finding]:
+    """Whether every text is one, also those that nothing else here reads, and every JSON text is JSON."""
+    for table in metadata.sorted_tables:
+        names = ", ".join(column.name for column in table.columns if isinstance(column.type, Text))
+        if names:
+            yield from _readable(_nothing_of(reader.each(f"SELECT {names} FROM {table.name}")), strange)
+    yield from finding_of("database.json", "texts that were JSON are none", no_json(reader), _REBUILD)
+
+
+def _nothing_of(rows: Iterator[object]) -> Iterator[Finding]:
+    """Goes through them, so that what cannot be read is come upon."""
+    nothing: tuple[Finding, ...] = ()
+    return (finding for _ in rows for finding in nothing)
+
+
+def _missing_statements(reader: Reader) -> Iterator[str]:
+    """The tables, indexes and triggers that are not made as they should be."""
+    there = dict(reader.rows("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+    for name, sql in newest_schema().items():
+        if _SPACES.sub(" ", there.get(name, "")) != _SPACES.sub(" ", sql):
+            yield name
+
+
+def _missing_words(reader: Reader) -> Iterator[str]:
+    """The tables of states and transitions that say something else."""
     for table, words in vocabularies().items():
         if {row[0] for row in reader.rows(f"SELECT * FROM {table}")} != set(words):
             yield table
@@ -171,9 +205,10 @@ def _missing_rules(reader: Reader) -> Iterator[str]:
         yield "transitions"
 
 
-def _rules(reader: Reader) -> Iterator[Finding]:
+def _rules(reader: Reader, strange: list[Exception]) -> Iterator[Finding]:
     for rule in (*RULES, *LEASE_RULES, *JUDGMENT_RULES):
-        yield from finding_of(rule.code, rule.what, (str(row[0]) for row in reader.each(rule.sql)), rule.remedy)
+        places = (str(row[0]) for row in reader.each(rule.sql))
+        yield from _readable(finding_of(rule.code, rule.what, places, rule.remedy), strange)
 
 
 def _events(reader: Reader, broken: Iterable[str] | None = None) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ __all__ = [
 
 # The primary result codes of SQLite (sqlite.org/rescode.html).
 _DAMAGE: Final = frozenset({11, 26})  # CORRUPT, NOTADB
+_UNDECODABLE: Final = "Could not decode to UTF-8"  # the driver's words
 _BUSY: Final = 5
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _FORBIDDEN_WORDS: Final = ("readonly", "read-only", "unable to open")
@@ -54,8 +55,8 @@ def remedy_of(problem: BaseException) -> str:
 
 
 def is_damage(problem: BaseException) -> bool:
-    """Whether SQLite says that the file is no sound database any more."""
-    return _code(problem) in _DAMAGE
+    """Whether SQLite says that the file is no sound database any more, or its texts are none."""
+    return _code(problem) in _DAMAGE or isinstance(problem, UnicodeDecodeError) or _UNDECODABLE in str(problem)
 
 
 def is_of_file(problem: BaseException) -> bool:

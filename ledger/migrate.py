@@ -6,6 +6,9 @@ open an absent or old ledger at once, one does the work and the others find it d
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +17,7 @@ from .driver import APPLICATION_ID, Connection, connect, sqlite
 from .durable import sync, sync_folder
 from .schema import SCHEMA_NUMBER
 
-__all__ = ["apply_migration", "backup_to", "migrate", "schema_number"]
+__all__ = ["apply_migration", "backup_to", "migrate", "newest_schema", "schema_number"]
 
 _SCRIPTS: Final = Path(__file__).parent.parent / "migrations"
 
@@ -75,6 +78,15 @@ def backup_to(connection: Connection, destination: Path) -> None:
     temporary.replace(destination)
     for folder in (destination.parent, destination.parent.parent):  # the folder itself may be new
         sync_folder(folder)
+
+
+@functools.cache
+def newest_schema() -> Mapping[str, str]:
+    """The statements that make each table, index and trigger of the newest schema, by name."""
+    with contextlib.closing(sqlite.connect(":memory:", isolation_level=None)) as connection:
+        for number in range(1, SCHEMA_NUMBER + 1):
+            apply_migration(connection, number)
+        return dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall())
 
 
 def apply_migration(connection: Connection, number: int) -> None:

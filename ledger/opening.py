@@ -63,7 +63,7 @@ def look(path: Path) -> Found:
         raise LedgerReadOnly(f"{path} cannot be opened ({problem})", "check its permissions", str(path)) from problem
     try:
         return _look_inside(connection, path)
-    except driver.SqliteError as problem:
+    except (driver.SqliteError, UnicodeDecodeError) as problem:  # SQLite shows what is damaged in what it says of it
         raise _unreadable(path, problem) from problem
     finally:
         connection.close()

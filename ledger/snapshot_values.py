@@ -15,7 +15,7 @@ from .driver import sqlite_version
 from .ledger import Reader
 from .snapshot_tables import SHARED_TABLES, count_of_unused
 
-__all__ = ["AMOUNT_MAX", "INSTANT_MAX_US", "names_in", "range_of", "strange_values"]
+__all__ = ["AMOUNT_MAX", "INSTANT_MAX_US", "names_in", "no_json", "range_of", "strange_values"]
 
 INSTANT_MAX_US: Final = 253_402_300_799_999_999
 """The last microsecond of the year 9999, the last one that dates know; spans are shorter."""
@@ -83,13 +83,9 @@ def range_of(column: str) -> tuple[int, int]:
 
 def strange_values(reader: Reader) -> Iterator[str]:
     """One text for each kind of value that no ledger writes, with the first place; JSON is looked at first."""
-    for table, columns in _JSON.items():
-        for column in columns:
-            # `json_valid` is strict where it is asked for nothing else; numbers and names of no JSON are none for it.
-            is_strange = f"(NOT json_valid({column}) OR {_is_of_another_kind(table, column)})"
-            if count := reader.row(f"SELECT count(*) FROM {table} WHERE {column} IS NOT NULL AND {is_strange}")[0]:
-                yield f"{column} is no JSON, or not of its kind, in {count} rows of {table}"
-                return
+    if (what := next(no_json(reader), None)) is not None:
+        yield what
+        return
     yield from _with_two_meanings(reader)
     for what, sql in _STRANGE.items():
         if (found := reader.row(f"{sql} LIMIT 1")) is not None:
@@ -97,6 +93,16 @@ def strange_values(reader: Reader) -> Iterator[str]:
     for shared in SHARED_TABLES:
         if shared.name != "workers" and (count := reader.row(count_of_unused(shared))[0]):
             yield f"nothing refers to {count} rows of {shared.name}"
+
+
+def no_json(reader: Reader) -> Iterator[str]:
+    """One text for each column with JSON that is none, or an object where there is to be a list, or the like."""
+    for table, columns in _JSON.items():
+        for column in columns:
+            # `json_valid` is strict where it is asked for nothing else; numbers and names of no JSON are none for it.
+            is_strange = f"(NOT json_valid({column}) OR {_is_of_another_kind(table, column)})"
+            if count := reader.row(f"SELECT count(*) FROM {table} WHERE {column} IS NOT NULL AND {is_strange}")[0]:
+                yield f"{column} is no JSON, or not of its kind, in {count} rows of {table}"
 
 
 def _is_of_another_kind(table: str, column: str) -> str:

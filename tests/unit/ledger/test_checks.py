@@ -151,6 +151,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "events.history": ("UPDATE runs SET name = 'other'",),
     "observation.digest": ("UPDATE observations SET answer = '\"forged\"' WHERE slot_no = 1",),
     "turn.digest": ("UPDATE turns SET answer = '\"forged\"' WHERE turn = 2",),
+    "database.json": ("UPDATE runs SET settings = '{'",),
+    "database.unreadable": ("UPDATE calls SET head = CAST(x'7bff7d' AS TEXT) WHERE slot_no = 1",),
     "case.digest": ("UPDATE cases SET expected = '\"no\"' WHERE case_no = 2",),
     "run.digest": ("UPDATE runs SET identity = '{\"evil\":true}'",),
     "evaluation.digest": ("UPDATE evaluation_judges SET kind = 'other'",),
@@ -171,6 +173,14 @@ FAULTS: dict[str, tuple[str, ...]] = {
 def test_a_plan_that_no_memory_holds_is_found_like_any_other(damaged: Callable[..., list[Finding]]) -> None:
     found = damaged(f"UPDATE runs SET planned = {2**61}")
     assert {"run.population", "events.history"} <= {finding.code for finding in found}
+
+
+@pytest.mark.parametrize("body", ["'{'", "CAST(x'7bff7d' AS TEXT)"])
+def test_an_event_that_is_no_text_or_no_json_hides_nothing_else(
+    body: str, damaged: Callable[..., list[Finding]]
+) -> None:
+    found = damaged(f"UPDATE events SET body = {body} WHERE kind = 'observation.judged'", *FAULTS["slot.plan"])
+    assert {"slot.plan", "database.json" if body == "'{'" else "database.unreadable"} <= {one.code for one in found}
 
 
 @pytest.mark.parametrize("code", FAULTS)
@@ -198,6 +208,18 @@ def test_every_rule_has_a_fault_that_shows_that_it_finds_something() -> None:
 )
 def test_no_event_can_be_changed_or_removed_unseen(fault: str, damaged: Callable[..., list[Finding]]) -> None:
     assert "events.chain" in {finding.code for finding in damaged(fault)}
+
+
+def test_a_table_that_is_made_otherwise_is_found(damaged: Callable[..., list[Finding]]) -> None:
+    [finding] = [
+        found
+        for found in damaged(
+            "PRAGMA writable_schema=ON",
+            "UPDATE sqlite_master SET sql = replace(sql, 'payload_size', 'payload_sice') WHERE name = 'calls'",
+        )
+        if found.code == "database.rules"
+    ]
+    assert "calls" in finding.what
 
 
 def test_missing_guards_are_found(damaged: Callable[..., list[Finding]]) -> None:

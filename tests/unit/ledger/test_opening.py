@@ -16,6 +16,7 @@ import pytest
 
 from tallystick.ledger import driver, location, migrate, opening
 from tallystick.ledger.errors import (
+    LedgerDamaged,
     LedgerError,
     LedgerFailed,
     LedgerMissing,
@@ -472,6 +473,15 @@ def test_a_work_order_beside_which_a_ledger_lies_begins_no_other_one_unasked(tmp
 
 def test_the_file_system_of_a_real_path_is_known() -> None:
     assert location.filesystem_of(Path("/proc")) == "proc"
+
+
+def test_a_ledger_whose_damage_is_no_text_is_said_to_be_damaged(tmp_path: Path) -> None:
+    path = empty_file(tmp_path, "torn.db")
+    content = path.read_bytes()
+    assert b"CREATE TABLE runs" in content
+    path.write_bytes(content.replace(b"CREATE TABLE runs", b"CREATE TAB\xc2E runs"))
+    with pytest.raises(LedgerDamaged):
+        Ledger.open(path)
 
 
 def test_a_backup_is_a_whole_ledger_and_replaces_an_older_one(tmp_path: Path) -> None:
