@@ -52,7 +52,7 @@ def check_ledger(ledger: Ledger) -> list[Finding]:
 
     Where the file is so damaged that a part of it cannot be read, that is a finding, and the rest is looked at.
     """
-    strange: list[Exception] = []
+    strange: dict[Finding, Exception] = {}
     with ledger.reading() as reader:
         parts = (
             _integrity(reader), _schema(_missing_statements(reader)), _schema(_missing_words(reader)),
@@ -60,22 +60,21 @@ def check_ledger(ledger: Ledger) -> list[Finding]:
             _history(reader), digests(reader), _artifacts(ledger, reader), leftovers(ledger, reader),
         )  # fmt: skip
         found = [finding for part in parts for finding in _readable(part, strange)]
-    known = {finding.code for finding in found if finding.severity is Severity.ERROR} - {"database.unreadable"}
-    if strange and not known:
-        raise strange[0]  # nothing is wrong with the file, so a statement of ours is
+    if strange and not {one for one in found if one.severity is Severity.ERROR} - strange.keys():
+        raise next(iter(strange.values()))  # nothing else is wrong with the file, so a statement of ours is
     return sorted(set(found), key=lambda finding: (finding.severity is not Severity.ERROR, found.index(finding)))
 
 
-def _readable(part: Iterator[Finding], strange: list[Exception]) -> Iterator[Finding]:
+def _readable(part: Iterator[Finding], strange: dict[Finding, Exception]) -> Iterator[Finding]:
     """The part as far as it can be read; what neither the disk nor damage explains is put to what is ``strange``."""
     try:
         yield from part
     except (SqliteError, UnicodeDecodeError) as problem:
+        what = f"a part of the file cannot be read: {first_line(problem)}"
+        finding = Finding("database.unreadable", Severity.ERROR, what, _REBUILD)
         if not (is_damage(problem) or is_of_file(problem)):
-            strange.append(problem)
-        yield Finding(
-            "database.unreadable", Severity.ERROR, f"a part of the file cannot be read: {first_line(problem)}", _REBUILD
-        )
+            strange[finding] = problem
+        yield finding
 
 
 def check_rows(reader: Reader) -> Iterator[Finding]:
@@ -172,7 +171,7 @@ def check_references(reader: Reader) -> Iterator[Finding]:
     yield from finding_of("database.reference", "rows refer to rows that are not there", broken, _REBUILD)
 
 
-def _texts(reader: Reader, strange: list[Exception]) -> Iterator[Finding]:
+def _texts(reader: Reader, strange: dict[Finding, Exception]) -> Iterator[Finding]:
     """Whether every text is one, also those that nothing else here reads, and every JSON text is JSON."""
     for table in metadata.sorted_tables:
         names = ", ".join(column.name for column in table.columns if isinstance(column.type, Text))
@@ -205,7 +204,7 @@ def _missing_words(reader: Reader) -> Iterator[str]:
         yield "transitions"
 
 
-def _rules(reader: Reader, strange: list[Exception]) -> Iterator[Finding]:
+def _rules(reader: Reader, strange: dict[Finding, Exception]) -> Iterator[Finding]:
     for rule in (*RULES, *LEASE_RULES, *JUDGMENT_RULES):
         places = (str(row[0]) for row in reader.each(rule.sql))
         yield from _readable(finding_of(rule.code, rule.what, places, rule.remedy), strange)
