@@ -105,11 +105,7 @@ def test_lines_say_at_once_for_which_device_a_run_stands_still_and_why_its_sends
             await display.end()
 
         asyncio.run(follow())
-    told = (
-        "waits for atlas:SN-1, held by process 7"
-        if is_device
-        else "http.status.401: no such key (no observation "
-    )
+    told = "waits for atlas:SN-1, held by process 7" if is_device else "http.status.401: no such key (no observation "
     assert told in stream.getvalue()
 
 

@@ -59,6 +59,16 @@ def retell_plan(forgery: Forgery, **values: Any) -> None:
     rewrite_event(forgery, 1, body=canonical_text({**body, **values}))
 
 
+def renamed(name: str) -> Callable[[Forgery], None]:
+    """The run has another name, wherever it stands."""
+
+    def work(forgery: Forgery) -> None:
+        both("name", name)(forgery)
+        retell_plan(forgery, name=name)
+
+    return work
+
+
 def lines(join: bytes, end: bytes) -> Callable[[Forgery], None]:
     """The slots' rows, written otherwise."""
 
@@ -196,10 +206,7 @@ ODD: dict[str, Callable[[Forgery], object]] = {
     "a program that a signal has ended": put("dispatches", status=-9),
     "an amount that is very large": put("dispatches", cost_nanousd=AMOUNT_MAX),
     "the last microsecond": put("runs", created_us=INSTANT_MAX_US),
-    "a name that writes on the terminal": lambda found: (
-        both("name", "a\n\x1b[31m")(found),
-        retell_plan(found, name="a\n\x1b[31m"),
-    ),
+    "a name that writes on the terminal": renamed("a\n\x1b[31m"),
     "a run that is forked from one that is elsewhere": put("runs", forked_from="elsewhere"),
     "a text with NUL and half a character, as JSON writes them": retell(
         lambda body: body[:-1] + ',"x":"\\u0000\\ud800"}'

@@ -25,7 +25,7 @@ from tallystick.runner.case_files import (
     load_cases,
     survey,
 )
-from tallystick.runner.protocols import MISSING, Case
+from tallystick.runner.protocols import MISSING, Case, Missing
 from tallystick.runner.work_order_cases import cases
 
 TEXT = st.text(st.characters(exclude_categories=()), max_size=20)
@@ -297,7 +297,7 @@ def test_a_digest_is_of_what_the_case_is() -> None:
 def test_the_digests_of_cases_are_those_of_the_texts_that_the_ledger_keeps(rows: list[tuple[Any, ...]]) -> None:
     found, all_of_them = [], CasesDigest()
     for case in (Case(*row) for row in rows):
-        expected = None if case.expected is MISSING else canonical_text(case.expected)
+        expected = None if isinstance(case.expected, Missing) else canonical_text(case.expected)
         texts = canonical_text(case.input), expected, canonical_text(case.metadata)
         found.append(digest_of_case(escaped_text(case.id), *texts))
         assert found[-1] == case_digest(case)
