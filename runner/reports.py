@@ -65,16 +65,15 @@ STATUS_COUNTED_MAX: Final = 100_000
 _EXAMPLES_MAX: Final = 8
 
 
-def status_of(
-    ledger: Ledger, run_id: str, *, ledger_option: str = "", counted_max: int = STATUS_COUNTED_MAX
-) -> RunStatus:
+def status_of(ledger: Ledger, run_id: str, *, ledger_option: str = "", counted_max: int | None = None) -> RunStatus:
     """How the run stands now, and who executes it.
 
-    Calls and verdicts are counted of runs of up to so many planned observations.
+    Calls and verdicts are counted of runs of up to so many planned observations, STATUS_COUNTED_MAX if None.
     """
+    most = STATUS_COUNTED_MAX if counted_max is None else counted_max
     with ledger.reading() as reader:
         run = as_found(ledger, reader, run_reads.find_run(reader, run_id))
-        parts = _standing(reader, run, ledger, ledger_option, is_counted=run.planned <= counted_max)
+        parts = _standing(reader, run, ledger, ledger_option, is_counted=run.planned <= most)
     devices = devices_of_run(ledger, run.run_key)
     kept_off = _kept_off(devices)
     if parts["next"] == NextMove.RESUME and parts["population"].pending and kept_off:
