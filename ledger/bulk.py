@@ -91,9 +91,16 @@ class BulkWriter:
                         self._connection.execute("ROLLBACK")
 
     def _checkpoint(self) -> None:
+        """After a commit, which stands whatever becomes of this; raises LedgerFailed."""
         size = self._log.stat().st_size if self._log.exists() else 0
         if size - self._log_before > _LOG_GROWTH_MAX:
-            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            try:
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            except driver.StatementError as problem:
+                raise LedgerFailed(
+                    f"rows of an import are written, and stay in the log ({str(problem).splitlines()[0]})",
+                    "see to the ledger's disk, then import again: what is there already is not taken in twice",
+                ) from problem
             self._log_before = size
 
 

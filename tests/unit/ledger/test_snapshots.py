@@ -312,6 +312,23 @@ def test_a_disk_that_is_full_while_a_snapshot_is_unpacked_is_no_fault_of_the_sna
     assert list(Path(f"{elsewhere.path}.d", "imports").iterdir()) == []
 
 
+def test_a_disk_that_does_not_keep_an_unpacked_artifact_is_no_fault_of_the_snapshot(
+    ledger: Ledger, elsewhere: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = full_run(ledger)
+    exported(ledger, run.run_id, tmp_path / "s.zip")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshot_artifacts, "sync", fail)
+        with pytest.raises(LedgerFailed, match=r"could not be unpacked \(Input/output error\)"):
+            import_snapshot(elsewhere, tmp_path / "s.zip")
+    assert every(elsewhere, "SELECT * FROM artifacts") == []
+    assert import_snapshot(elsewhere, tmp_path / "s.zip").changed
+
+
 def test_rows_are_written_while_files_come_to_their_places_and_none_refers_to_one_that_is_not_there_yet(
     ledger: Ledger, elsewhere: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
