@@ -19,7 +19,7 @@ import attrs
 import httpx
 
 from ..ledger.canonical import JsonValue, canonical_text
-from ..ledger.errors import AttemptOver
+from ..ledger.errors import AttemptOver, LedgerClosed
 from ..ledger.states import DispatchState
 from ..runner.inner_protocols import InnerRequest, InnerSend, Replayed
 from ..runner.protocols import Outcome, Usage
@@ -37,7 +37,7 @@ from .recorded_responses import (
 from .secrets import Redactor, environment_redactor
 from .usage_shapes import broken_off
 
-__all__ = ["Exchange", "keeping"]
+__all__ = ["Exchange", "keeping", "unheard"]
 
 _BODY_ENDS: Final = (b"data: [DONE]", b'"message_stop"', b'"response.completed"')
 _STABLE: Final = frozenset({b"accept", b"content-type"})
@@ -132,10 +132,13 @@ class Exchange:
             state,
             "" if is_answered else f"http.status.{status}",
             "" if is_answered else one_line(body[:400].decode("utf-8", "replace")),
-            raw=written(status, headers, body), raw_cut=self.is_cut, status=status,
+            raw=written(status, self._without_secrets(headers), body), raw_cut=self.is_cut, status=status,
             usage=self._usage_of(body, response, is_whole=True),
             retry_after_seconds=_seconds(retry_after) if state is DispatchState.REFUSED else None,
         )  # fmt: skip
+
+    def _without_secrets(self, headers: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        return ((name, self._redactor.bytes(value)) for name, value in headers)
 
     def replayed(self, known: Replayed) -> Any:
         """The answer that was kept; raises what was raised then."""
@@ -146,6 +149,11 @@ class Exchange:
             kept.status, headers=list(kept.headers), stream=self.library.ByteStream(kept.body),
             extensions={"http_version": b"HTTP/1.1", "tallystick_replayed": True},
         )  # fmt: skip
+
+
+def unheard() -> contextlib.AbstractContextManager[None]:
+    """For an answer that is closed by whatever clears up after its attempt: it is unknown, and there is nobody to tell."""
+    return contextlib.suppress(AttemptOver, LedgerClosed)
 
 
 @contextlib.contextmanager

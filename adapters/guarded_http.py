@@ -18,7 +18,7 @@ from ..ledger.errors import AttemptOver, UsageError
 from ..runner.inner_protocols import InnerCalls, InnerSend, Replayed
 from ..runner.protocols import Outcome
 from .answers import current_dispatch
-from .guarded_exchanges import Exchange, keeping
+from .guarded_exchanges import Exchange, keeping, unheard
 from .recorded_responses import UsageReader
 
 __all__ = ["AsyncGuardedTransport", "GuardedTransport", "current_inner_calls"]
@@ -124,7 +124,8 @@ class _Recording(_Passing):
             self._stream.close()
         finally:
             if not self._is_ended:
-                self._end(self._exchange.left(self._response))
+                with unheard():
+                    self._end(self._exchange.left(self._response))
 
     def _end(self, outcome: Outcome) -> None:
         self._is_ended = True
@@ -150,7 +151,8 @@ class _AsyncRecording(_Passing):
             await self._stream.aclose()
         finally:
             if not self._is_ended:
-                await self._end(self._exchange.left(self._response))
+                with unheard():
+                    await self._end(self._exchange.left(self._response))
 
     async def _end(self, outcome: Outcome) -> None:
         self._is_ended = True

@@ -282,6 +282,31 @@ def test_an_answer_that_breaks_off_is_kept_without_secrets(path: Path, monkeypat
     assert b'{"echo": ' in stored
 
 
+def test_a_redirect_that_carries_a_secret_is_followed_and_replayed_and_the_secret_not_stored(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODEL_API_KEY", "s3cret-value")
+    last = iter([httpx.ReadError("the line went dead"), None])
+
+    def moved(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/ask":
+            return httpx.Response(307, headers={"Location": "http://model/there?key=s3cret-value"})
+        if request.url.path == "/last" and (problem := next(last)) is not None:
+            raise problem
+        return httpx.Response(200, json={"key": request.url.params.get("key")})
+
+    model = Model(moved)
+
+    def agent(case: ts.Case) -> str:
+        with ts.httpx_client(transport=model, follow_redirects=True) as client:
+            client.post(URL, json={}).raise_for_status()
+            return client.post("http://model/last").text
+
+    assert run(path, agent).counts[SlotState.SELECTED] == 1
+    assert [request.url.path for request in model.seen] == ["/ask", "/there", "/last", "/last"]
+    assert b"s3cret-value" not in b"".join(file.read_bytes() for file in path.parent.rglob("*") if file.is_file())
+
+
 def test_a_request_that_differs_ends_the_replay_and_shows_both(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inner_calls, "REPLAY_PATIENCE_SECONDS", 0.0)
     model, tries = Model(echo), []

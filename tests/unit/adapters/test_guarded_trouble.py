@@ -152,6 +152,25 @@ def test_a_client_that_is_closed_with_a_stream_unread_leaves_its_request_unknown
     assert [(one.state, one.reason) for one in dispatches(path)] == [("unknown", "target.returned")]
 
 
+def test_a_stream_that_is_cleared_away_after_its_attempt_is_unknown_and_raises_in_nobodys_face(path: Path) -> None:
+    left: list[httpx.Response] = []
+
+    def agent(case: ts.Case) -> str:
+        events = {"Content-Type": "text/event-stream"}
+        model = Model(
+            lambda request: httpx.Response(200, content=iter([b"data: 1\n\n", b"data: 2\n\n"]), headers=events)
+        )
+        client = ts.httpx_client(transport=model)
+        left.append(client.send(client.build_request("POST", URL, json={}), stream=True))
+        assert next(left[0].iter_bytes()) == b"data: 1\n\n"
+        return "early"
+
+    run(path, agent)
+    left[0].close()  # as the garbage collector does with a loop that was left by `break`
+
+    assert [(one.state, one.reason) for one in dispatches(path)] == [("unknown", "target.returned")]
+
+
 def test_a_client_that_was_closed_sends_nothing_more(path: Path) -> None:
     model = Model(echo)
 
