@@ -152,7 +152,7 @@ class Exchange:
 
 
 def unheard() -> contextlib.AbstractContextManager[None]:
-    """For an answer that is closed by whatever clears up after its attempt: it is unknown, and there is nobody to tell."""
+    """For an answer that is closed by what clears up after its attempt: it is unknown, and there is nobody to tell."""
     return contextlib.suppress(AttemptOver, LedgerClosed)
 
 
