@@ -20,7 +20,7 @@ import attrs
 from ..ledger.canonical import JsonValue, canonical_text, printable
 from ..ledger.errors import CaseFileInvalid
 from .case_files import CaseSource
-from .protocols import Case
+from .protocols import Case, Missing
 from .report_options import SliceTerm
 from .words import nearest
 
@@ -29,6 +29,8 @@ __all__ = ["CaseCounts", "CaseSelection", "ChosenCases", "Condition", "Split"]
 _BITS: Final = 256
 _SEEN_MAX: Final = 8
 _KEYS_MAX: Final = 200
+_KEPT_MAX: Final = 10_000
+_KEPT_BYTES_MAX: Final = 16 * 2**20
 
 
 @attrs.frozen
@@ -125,33 +127,30 @@ class ChosenCases:
     def digested(self) -> Iterator[tuple[Case, str]]:
         """Each case with its digest; raises CaseFileInvalid where too few are there.
 
-        A sample goes through the source twice, since every case decides who is in it.
+        Every case decides who is in a sample. A small one is kept until all are seen; for one that is too large to keep
+        the source is gone through once more.
         """
-        counts, cutoff = self.counts, self._cutoff()
+        counts, size = self.counts, self.selection.sample
         counts.population = counts.chosen = 0
-        for case, digest in self._left(counts):
-            if cutoff is None or _rank("sample", self.selection.seed, case.id) <= cutoff:
-                counts.chosen += 1
-                yield case, digest
+        found = self._left(counts) if size is None else self._sampled(counts, size)
+        for case, digest in found:
+            counts.chosen += 1
+            yield case, digest
 
-    def _cutoff(self) -> int | None:
-        """The highest rank within the sample, None without one."""
-        size, seed = self.selection.sample, self.selection.seed
-        if size is None:
-            return None
-        ranks: list[int] = []  # negative: the heap's first is the highest
-        for case, _ in self._left(CaseCounts()):
-            rank = -_rank("sample", seed, case.id)
-            if len(ranks) < size:
-                heapq.heappush(ranks, rank)
-            elif rank > ranks[0]:
-                heapq.heapreplace(ranks, rank)
-        if len(ranks) < size:
+    def _sampled(self, counts: CaseCounts, size: int) -> Iterator[tuple[Case, str]]:
+        drawn, seed = _Drawn(size), self.selection.seed
+        for place, (case, digest) in enumerate(self._left(counts)):
+            drawn.offer(_rank("sample", seed, case.id), place, case, digest)
+        if drawn.count < size:
             of = str(attrs.evolve(self.selection, sample=None))
-            what = f"a sample of {size:,} is asked for, and there are {len(ranks):,} cases"
-            remedy = f"Write sample = {len(ranks)} or less, or leave it out"
+            what = f"a sample of {size:,} is asked for, and there are {drawn.count:,} cases"
+            remedy = f"Write sample = {drawn.count} or less, or leave it out"
             raise self._fault(what + (f" ({of})" if of else ""), remedy)
-        return -ranks[0]
+        if drawn.is_kept:
+            yield from drawn.in_order()
+        else:
+            ranked = ((_rank("sample", seed, case.id), case, digest) for case, digest in self._left(CaseCounts()))
+            yield from ((case, digest) for rank, case, digest in ranked if rank <= drawn.cutoff)
 
     def _left(self, counts: CaseCounts) -> Iterator[tuple[Case, str]]:
         """What ``where`` and ``split`` leave."""
@@ -196,6 +195,58 @@ class ChosenCases:
     def _fault(self, what: str, remedy: str) -> CaseFileInvalid:
         name = str(getattr(self.source, "written", "cases"))
         return CaseFileInvalid(f"{name}: {what}", remedy, path=name)
+
+
+@attrs.define
+class _Drawn:
+    """The lowest ranks so far, as many as a sample has, and their cases as long as these are few and small."""
+
+    size: int
+    is_kept: bool = attrs.field(init=False)
+    _ranks: list[tuple[int, int]] = attrs.field(factory=list)  # negative: the heap's first is the highest; with places
+    _cases: dict[int, tuple[Case, str, int]] = attrs.field(factory=dict)
+    _bytes: int = 0
+
+    @is_kept.default
+    def _is_small(self) -> bool:
+        return self.size <= _KEPT_MAX
+
+    def offer(self, rank: int, place: int, case: Case, digest: str) -> None:
+        """Take the case in where its rank is among the lowest."""
+        if len(self._ranks) < self.size:
+            heapq.heappush(self._ranks, (-rank, place))
+        elif -rank > self._ranks[0][0]:
+            self._drop(heapq.heapreplace(self._ranks, (-rank, place))[1])
+        else:
+            return
+        if self.is_kept:
+            self._keep(place, case, digest)
+
+    def _keep(self, place: int, case: Case, digest: str) -> None:
+        expected = None if isinstance(case.expected, Missing) else case.expected
+        length = len(canonical_text([case.input, expected, dict(case.metadata)]))
+        self._cases[place] = (case, digest, length)
+        self._bytes += length
+        if self._bytes > _KEPT_BYTES_MAX:
+            self.is_kept = False
+            self._cases.clear()
+
+    def _drop(self, place: int) -> None:
+        if self.is_kept:
+            self._bytes -= self._cases.pop(place)[2]
+
+    @property
+    def count(self) -> int:
+        return len(self._ranks)
+
+    @property
+    def cutoff(self) -> int:
+        """The highest rank within the sample."""
+        return -self._ranks[0][0]
+
+    def in_order(self) -> Iterator[tuple[Case, str]]:
+        """The cases as they came."""
+        return ((case, digest) for _, (case, digest, _) in sorted(self._cases.items()))
 
 
 @attrs.define

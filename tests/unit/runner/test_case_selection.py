@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tallystick.ledger.errors import CaseFileInvalid, UsageError, WorkOrderInvalid
+from tallystick.runner import case_selection
 from tallystick.runner.case_files import survey
 from tallystick.runner.case_selection import ChosenCases
 from tallystick.runner.protocols import Case
@@ -232,6 +233,24 @@ def test_cases_from_python_are_only_said_to_be_given_when_they_were_chosen() -> 
     again = WorkOrder.from_document(order.to_document())
     assert order.to_document()["cases"] == {"given": True, "sample": 2, "seed": 0, "repetitions": 1}
     assert "were given from Python" in told(again.cases)
+
+
+@pytest.mark.parametrize(("limit", "times"), [("_KEPT_MAX", 2), ("_KEPT_BYTES_MAX", 2), ("_SEEN_MAX", 1)])
+def test_a_small_sample_goes_through_its_source_once_and_one_that_is_too_large_to_keep_twice(
+    monkeypatch: pytest.MonkeyPatch, limit: str, times: int
+) -> None:
+    rows, gone_through = population(300), []
+    random.Random(1).shuffle(rows)
+
+    def made() -> Iterator[Case]:
+        gone_through.append(1)
+        yield from rows
+
+    drawn = list(cases(made, sample=40, seed=7))
+    assert len(gone_through) == 1
+    monkeypatch.setattr(case_selection, limit, 39)
+    assert list(cases(made, sample=40, seed=7)) == drawn == [case for case in rows if case in drawn]
+    assert len(gone_through) == 1 + times
 
 
 def test_a_function_makes_its_cases_anew_each_time() -> None:
