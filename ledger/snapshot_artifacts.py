@@ -88,7 +88,7 @@ class ArtifactStage:
                 if folder not in folders:  # one that is there may not have a durable name yet
                     folder.mkdir(exist_ok=True)
                     folders.add(folder)
-            file_of(self._folder, digest).replace(path)
+            (self._folder / path.name).replace(path)
         with ThreadPoolExecutor(_SYNCS, thread_name_prefix="tallystick-sync") as pool:
             for _ in pool.map(sync_folder, folders):
                 pass
@@ -113,9 +113,7 @@ class ArtifactStage:
         digest = f"sha256:{member.name.rpartition('/')[2]}"
         if member.name != artifact_member(digest) or len(digest) != 71 or member.method != STORED:
             raise NotOurZip(f"{member.name} is no artifact's name")
-        path = file_of(self._folder, digest)
-        path.parent.mkdir(exist_ok=True)
-        with path.open("x+b", buffering=0) as file:
+        with (self._folder / digest.removeprefix("sha256:")).open("x+b", buffering=0) as file:
             self._archive.copy(member, file.fileno())
             if (member.size, digest) != self._found(file):
                 raise NotOurZip(f"{member.name} has other bytes than its name says")
