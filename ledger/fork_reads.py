@@ -1,4 +1,4 @@
-"""A run as a fork comes of it: how each planned observation stood at an event, and what may be taken over. Pure."""
+"""A run as a fork comes of it: how each planned observation stood at an event, and what may be taken over. Writes nothing."""
 
 from __future__ import annotations
 

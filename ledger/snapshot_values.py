@@ -66,10 +66,6 @@ _STRANGE: Final[Mapping[str, str]] = {
     "a request has another size than is said": (
         f"SELECT 'call ' || t.call_id FROM calls t {_WHOLE} WHERE length(t.payload) <> t.payload_size"
     ),
-    "a fence is higher than its resource's": (
-        "SELECT 'lease ' || l.lease_id FROM leases l LEFT JOIN fences f ON f.resource = l.resource"
-        " WHERE l.fence > coalesce(f.high_water, 0)"
-    ),
 }
 
 
