@@ -1,4 +1,4 @@
-"""A run as a fork comes of it: how each planned observation stood at an event, and what may be taken over. Writes nothing."""
+"""A run as a fork comes of it: how each planned observation stood at an event, and what is taken over. Only reads."""
 
 from __future__ import annotations
 
