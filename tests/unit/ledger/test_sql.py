@@ -24,6 +24,7 @@ LOCAL: dict[str, Any] = {
     "which": "",
     "table": "slots",
     "key": "slot_no",
+    "names": "slot_no",
     "marks": "?, ?",
     "state": "pending",
     "without": (1, 2),
