@@ -31,6 +31,8 @@ __all__ = ["LINE_MAX", "READS_JSON", "RowsUnfit", "Scratch"]
 
 LINE_MAX: Final = 64 << 20
 """No row is longer; a snapshot with a longer one is neither written nor read."""
+_LARGE: Final = 8 << 20
+"""Longer blocks, which is long rows, are decoded by Python: SQLite would hold them some ten times over."""
 _KINDS: Final = {"INTEGER": "integer", "TEXT": "text", "BLOB": "blob"}
 _SETTINGS: Final = ("page_size=32768", "journal_mode=OFF", "synchronous=OFF", "cache_size=-32768", "foreign_keys=OFF")
 
@@ -272,22 +274,26 @@ class Scratch:
 
 def _blocks(chunks: Iterable[bytes], place: str) -> Iterator[_Block]:
     """Whole lines, about a megabyte of them at a time."""
-    left = b""
+    left: list[bytes] = []  # of a row that is not whole; joined once, because it may be long
+    size = 0
     with contextlib.closing(driver.sqlite.connect(":memory:", check_same_thread=False)) as strict:
         for chunk in chunks:
-            head, found, left = (left + chunk).rpartition(b"\n")
+            head, found, rest = chunk.rpartition(b"\n")
             if found:
-                yield _block(head, strict)
-            if len(left) > LINE_MAX:
+                yield _block(b"".join([*left, head]), strict)
+                left, size = [], 0
+            left.append(rest)
+            size += len(rest)
+            if size > LINE_MAX:
                 raise RowsUnfit(f"{place} has a row of more than {LINE_MAX} bytes")
-    if left:
+    if size:
         raise RowsUnfit(f"{place} does not end with a whole row")
 
 
 def _block(lines: bytes, strict: driver.Connection) -> _Block:
     # No row has a line break within itself: JSON escapes them.
     data, count = b"[" + lines.replace(b"\n", b",") + b"]", lines.count(b"\n") + 1
-    if not READS_JSON or _ESCAPED.search(data):
+    if not READS_JSON or len(data) > _LARGE or _ESCAPED.search(data):
         return _Block(data, None, count)
     try:
         text = data.decode()

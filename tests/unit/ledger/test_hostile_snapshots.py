@@ -460,3 +460,17 @@ def test_rows_in_parts_that_are_out_of_order_are_refused(sound: Path, target: Le
     forgery.order = [name for name in forgery.rows if name != second]
     forgery.order.insert(forgery.order.index(first) + 1, second)
     assert import_snapshot(target, forgery.write(tmp_path / "parts.zip")).changed
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 4096])
+def test_rows_are_whole_wherever_a_piece_ends_and_long_ones_are_left_to_python(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_scratch, "_LARGE", 100)
+    rows = [["short"], ["long " * 30], ["\u2028"], [None]]
+    data = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+    pieces = [data[first : first + at_once] for first in range(0, len(data), at_once)]
+    blocks = list(snapshot_scratch._blocks(pieces, "x"))
+    assert [row for block in blocks for row in json.loads(block.data)] == rows
+    assert sum(block.count for block in blocks) == len(rows)
+    assert all(block.text is None for block in blocks if len(block.data) > 100)
