@@ -13,7 +13,7 @@ from contextvars import ContextVar
 import attrs
 
 from ..ledger.canonical import JsonValue
-from ..runner.protocols import MISSING, Dispatching, Missing, Usage
+from ..runner.protocols import MISSING, Dispatching, Missing, Usage, told_evidence, told_flags
 
 __all__ = ["Answer", "Failed", "OutcomeUnknown", "Refused", "current_dispatch", "request_id"]
 
@@ -33,8 +33,8 @@ class Answer:
     usage: Usage | Mapping[str, JsonValue] | None = None
     context: JsonValue | Missing = MISSING
     tool_calls: Sequence[JsonValue] | Missing = MISSING
-    evidence: Mapping[str, JsonValue] = attrs.field(factory=dict)
-    flags: Sequence[str] = ()
+    evidence: Mapping[str, JsonValue] = attrs.field(factory=dict, converter=told_evidence)
+    flags: Sequence[str] = attrs.field(default=(), converter=told_flags)
 
 
 class Refused(Exception):

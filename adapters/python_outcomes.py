@@ -57,7 +57,7 @@ def outcome_of_value(value: object) -> Outcome:
             answer=as_json(value.value),
             usage=usage_of_mapping(value.usage),
             evidence=_evidence_of(value),
-            flags=tuple(value.flags),
+            flags=value.flags,
         )
     except NotJson as fault:
         if inspect.iscoroutine(value):

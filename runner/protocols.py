@@ -6,7 +6,7 @@ what became of it. Everything here is plain data, so that an adapter needs no ac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import attrs
@@ -40,6 +40,8 @@ __all__ = [
     "User",
     "Verdict",
     "WireProgress",
+    "told_evidence",
+    "told_flags",
 ]
 
 
@@ -165,6 +167,22 @@ class WireProgress:
     wire_sends: int = 0
 
 
+def told_evidence(given: Mapping[str, JsonValue] | None) -> Mapping[str, JsonValue]:
+    """Evidence as a mapping: a target's code may give something else, and no paid answer is lost for it."""
+    odd: object = given
+    if isinstance(odd, Mapping):
+        return odd
+    return {} if odd is None else {"evidence": odd}  # type: ignore[dict-item]  # whether it is JSON is asked later
+
+
+def told_flags(given: Iterable[str] | None) -> tuple[str, ...]:
+    """Flags as texts, for the same reason; a text is one flag, and not its letters."""
+    odd: object = given
+    if isinstance(odd, str) or not isinstance(odd, Iterable):
+        return () if odd is None else (str(odd),)
+    return tuple(one if isinstance(one, str) else str(one) for one in odd)
+
+
 @attrs.frozen
 class Outcome:
     """What became of one dispatch.
@@ -185,8 +203,8 @@ class Outcome:
     raw: bytes | None = None
     raw_cut: bool = False
     usage: Usage | None = None
-    evidence: Mapping[str, JsonValue] = attrs.field(factory=dict)
-    flags: tuple[str, ...] = ()
+    evidence: Mapping[str, JsonValue] = attrs.field(factory=dict, converter=told_evidence)
+    flags: tuple[str, ...] = attrs.field(default=(), converter=told_flags)
     status: int | None = None
     retry_after_seconds: float | None = None
     bytes_sent: int | None = None

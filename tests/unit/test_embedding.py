@@ -421,6 +421,30 @@ def test_what_is_said_beside_an_outcome_in_an_odd_type_does_not_lose_it(path: Pa
     assert told[2:] == [("refused", "call.refused", "", None)] * 5
 
 
+def test_evidence_and_flags_of_an_odd_type_are_kept_as_what_they_can_be(path: Path) -> None:
+    odd: list[dict[str, Any]] = [
+        {"evidence": "a text", "flags": "truncated"},
+        {"evidence": None, "flags": None},
+        {"evidence": [1], "flags": [1, "cut"]},
+    ]
+
+    async def main() -> list[tuple[Any, Any]]:
+        async with ts.open_async(path) as ledger:
+            run = await begun(ledger, slots=["a", "b", "c"])
+            async for slot in run.claims():
+                async with slot.attempt() as attempt:
+                    attempt.observe(1, **odd["abc".index(slot.case.id)])
+            return [(one.evidence, one.flags) for one in ledger.observations(run)]
+
+    told = [({"evidence": "a text"}, ("truncated",)), ({}, ()), ({"evidence": [1]}, ("1", "cut"))]
+    assert asyncio.run(main()) == told
+
+    with ts.guard("g", ledger=path) as guard:
+        assert [
+            guard.call(number, lambda given=given: ts.Answer("paid", **given)) for number, given in enumerate(odd)
+        ] == ["paid"] * 3
+
+
 def test_a_slot_that_is_passed_over_keeps_no_failed_one_from_being_tried_again(path: Path) -> None:
     tries: list[str] = []
 
