@@ -173,10 +173,10 @@ def check_references(reader: Reader) -> Iterator[Finding]:
 
 def _texts(reader: Reader, strange: dict[Finding, Exception]) -> Iterator[Finding]:
     """Whether every text is one, also those that nothing else here reads, and every JSON text is JSON."""
-    for table in metadata.sorted_tables:
-        names = ", ".join(column.name for column in table.columns if isinstance(column.type, Text))
+    for one in metadata.sorted_tables:
+        table, names = one.name, ", ".join(column.name for column in one.columns if isinstance(column.type, Text))
         if names:
-            yield from _readable(_nothing_of(reader.each(f"SELECT {names} FROM {table.name}")), strange)
+            yield from _readable(_nothing_of(reader.each(f"SELECT {names} FROM {table}")), strange)
     yield from finding_of("database.json", "texts that were JSON are none", no_json(reader), _REBUILD)
 
 
