@@ -6,22 +6,24 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from types import CodeType
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
-from ..ledger.canonical import JsonValue, canonical_text, digest_of_value
+from ..ledger.canonical import JsonValue, canonical_text, digest_of_bytes, digest_of_value
 from .callables import code_digest, name_of
 from .outcomes import NotJson, as_json
 
 __all__ = ["meaning_of_call"]
 
+_DEPTH_MAX: Final = 8
+
 
 def meaning_of_call(function: Callable[..., Any], args: tuple[Any, ...], keywords: Mapping[str, Any]) -> str:
     """Canonical JSON text of the call: a changed function, changed code of it or a changed argument changes the text.
 
-    Of an argument that has no JSON form, and is no dataclass, attrs class or pydantic model of such, only the type
-    counts. Of the code, only the function's own, with the defaults of its parameters.
+    Of an argument, or a part of one, that has no JSON form and is no bytes, dataclass, attrs class or pydantic model,
+    only the type counts. Of the code, only the function's own, with the defaults of its parameters.
     """
     while isinstance(function, functools.partial):
         args, keywords = (*function.args, *args), {**function.keywords, **keywords}
@@ -47,10 +49,25 @@ def _code_of(function: Callable[..., Any]) -> JsonValue:
     return digest_of_value([code_digest(code), told]) if has_any else code_digest(code)
 
 
-def _told(value: Any) -> JsonValue:
+def _told(value: Any, around: tuple[int, ...] = ()) -> JsonValue:
+    """JSON of the value; what of it has none is told by itself, so that it does not hide a change of its neighbours.
+
+    ``around`` are the containers that it stands in.
+    """
+    plain = value
     try:
-        return as_json(_plain(value))
+        plain = _plain(value)
+        return as_json(plain)
     except (NotJson, ValueError, TypeError, RecursionError):
+        inside = (*around, id(plain))
+        if isinstance(plain, bytes | bytearray):
+            return {"bytes": digest_of_bytes(bytes(plain))}
+        if id(plain) not in around and len(around) < _DEPTH_MAX:
+            if isinstance(plain, dict):
+                pairs = [[_told(name, inside), _told(part, inside)] for name, part in plain.items()]
+                return {"mapping": sorted(pairs, key=canonical_text)}
+            if isinstance(plain, list | tuple):
+                return [_told(part, inside) for part in plain]
         return {"type": f"{type(value).__module__}.{type(value).__qualname__}"}
 
 

@@ -12,6 +12,7 @@ import asyncio
 import inspect
 import math
 import os
+import reprlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -230,8 +231,9 @@ class Guard:
         what is under way is waited for, and it is raised; with ``return_exceptions`` it stands in the list instead.
         Items of the same key are called once. Raises what `call` raises.
         """
-        if concurrency < 1:
-            raise UsageError(f"map cannot go {concurrency} at a time", "give a concurrency of 1 or more")
+        odd: object = concurrency
+        if not isinstance(odd, int) or odd < 1:
+            raise UsageError(f"map cannot go {concurrency} at a time", "give a whole number of 1 or more")
         told = [(_asked(_key_of(item, key), function, (item,), {}), item) for item in items]
         work = GuardMapping(self._entered(), told, return_exceptions=return_exceptions)
         if is_async(function):
@@ -334,13 +336,18 @@ def _refuse_other(ledger: Ledger, description: Description) -> None:
 def _asked(key: object, function: Callable[..., Any], args: tuple[Any, ...], keywords: Mapping[str, Any]) -> KeyAsked:
     if isinstance(key, bool) or not isinstance(key, str | int) or key == "":
         raise UsageError(
-            f"a key is a text or an integer, not {key!r}", "give one that stays the same for the same call"
+            f"a key is a text or an integer, not {_shown(key)}", "give one that stays the same for the same call"
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise UsageError(
             f"{name_of(function)} is a generator, whose results cannot be kept", "let it return a list of them"
         )
     return KeyAsked(str(key), name_of(function), meaning_of_call(function, args, keywords))
+
+
+def _shown(key: object) -> str:
+    """Of a key that is none: it may be of any size, and of a class whose text cannot be had."""
+    return reprlib.repr(key) if isinstance(key, str | bytes | float | bool | None) else f"a {type(key).__name__}"
 
 
 def _key_of(item: Any, key: Callable[[Any], str | int] | None) -> str | int:

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,11 @@ def double(number: int) -> int:
 def triple(number: int) -> int:
     calls.append(number)
     return 3 * number
+
+
+class Unshown:
+    def __repr__(self) -> str:
+        raise RuntimeError("no text of it can be had")
 
 
 async def double_async(number: int) -> int:
@@ -136,6 +142,29 @@ def test_what_a_call_is_given_counts_also_through_partials_and_classes(path: Pat
             guard.call("a", length, Document("abc"), extra=1)
 
 
+def test_a_part_of_an_argument_without_a_json_form_hides_no_change_of_what_stands_beside_it(path: Path) -> None:
+    circle: list[Any] = [b"same"]
+    circle.append(circle)
+
+    def asks(document: Any) -> int:
+        calls.append(document)
+        return len(calls)
+
+    given: list[tuple[Any, Any]] = [
+        (b"one", b"two"),
+        ({"at": date(2026, 1, 1), "text": "one"}, {"at": date(2026, 1, 2), "text": "two"}),
+        ({1: "one"}, {1: "two"}),
+        ([Path("a"), {"image": b"one"}], [Path("a"), {"image": b"two"}]),
+        ([circle, "one"], [circle, "two"]),
+    ]
+    with ts.guard("g", ledger=path) as guard:
+        for key, (before, after) in enumerate(given):
+            assert guard.call(key, asks, before) == guard.call(key, asks, before) == key + 1
+            with pytest.raises(ts.GuardKeyChanged, match="other arguments"):
+                guard.call(key, asks, after)
+        assert guard.call("day", asks, date(2026, 1, 1)) == guard.call("day", asks, date(2026, 1, 2))
+
+
 def test_what_a_function_raises_goes_on_and_its_key_is_called_again_next_time(path: Path) -> None:
     def fails_once(number: int) -> int:
         calls.append(number)
@@ -211,7 +240,7 @@ def test_usage_of_an_answer_is_counted(path: Path) -> None:
         assert "$0.2500 spent" in str(guard.summary())
 
 
-@pytest.mark.parametrize("key", ["", True, 1.5, None, ("a",)])
+@pytest.mark.parametrize("key", ["", True, 1.5, None, ("a",), Unshown()])
 def test_a_key_that_is_none_is_refused(path: Path, key: Any) -> None:
     with ts.guard("g", ledger=path) as guard, pytest.raises(ts.UsageError, match="a key is a text or an integer"):
         guard.call(key, double, 1)
@@ -251,8 +280,9 @@ def test_map_says_which_item_has_no_key_and_which_two_have_the_same(path: Path) 
             guard.map(len, [{"id": 1}])
         with pytest.raises(ts.UsageError, match='two items have the key "x"'):
             guard.map(len, ["a", "bc"], key=lambda item: "x")
-        with pytest.raises(ts.UsageError, match="0 at a time"):
-            guard.map(len, ["a"], concurrency=0)
+        for odd in (0, 2.5, None, "2"):
+            with pytest.raises(ts.UsageError, match="at a time"):
+                guard.map(len, ["a"], concurrency=odd)  # type: ignore[arg-type]
 
 
 def test_threads_that_come_to_one_key_at_the_same_time_make_one_call(path: Path) -> None:
