@@ -30,7 +30,6 @@ from .snapshot_tables import RUN_TABLES, columns_of, copy_stretch, key_of, rows_
 from .snapshot_verify import VerifiedSnapshot, verified
 from .statements import hot_insert
 from .states import CustodyState
-from .switching import quick_switching
 from .transaction import Transaction
 
 __all__ = ["Imported", "ImportedRun", "import_snapshot"]
@@ -83,7 +82,7 @@ def import_snapshot(ledger: Ledger, path: Path) -> Imported:
     process is taking in) and LedgerFailed; what readers see is unchanged then.
     """
     discard_half_imported(ledger)
-    with quick_switching(), import_folder(ledger) as folder, verified(path, folder) as snapshot:
+    with import_folder(ledger) as folder, verified(path, folder) as snapshot:
         with ledger.reading() as reader:
             found = [_compare(ledger, reader, snapshot, entry) for entry in snapshot.manifest.runs]
         if any(one.became is not Became.UNCHANGED for one in found):
