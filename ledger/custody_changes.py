@@ -13,6 +13,7 @@ from .crashpoints import crashpoint
 from .custody import elsewhere
 from .errors import ContentsLeftOut, RunBusy, RunNotFound, RunNotResumable, UsageError
 from .holders import dead_leases, let_go_of_run
+from .lease_takeover import end_in_flight
 from .ledger import Ledger
 from .ledger_place import ledger_id
 from .processes import host_id
@@ -125,6 +126,8 @@ def lose_custody(ledger: Ledger, run_id: str, *, epoch: int, snapshot: str) -> b
         if row is None:
             return False
         run_key, state = row
+        recover_in_flight(tx, run_key, None, solitary_deaths_max=0)
+        _leave_device_calls(tx, run_key)
         let_go_of_run(tx, run_key, dead, then=_IMPORT_AGAIN)
         tx.event(run_key, "run.custody_lost", {"state": state, "epoch": epoch, "snapshot": snapshot})
         for new in (RunState.MOVING, RunState.MOVED):
@@ -177,6 +180,7 @@ def _begin_move(tx: Transaction, run: _Standing, hold: Coordinator | None, dead:
         (tx.now_us, _MOVING, hold.lease_id),
     ):
         raise RunBusy(f"run {run.run_id} was taken over meanwhile", "try again", run.run_id)
+    _leave_device_calls(tx, run.run_key)
     let_go_of_run(tx, run.run_key, dead, then=_MOVE_AGAIN)
     if hold is not None:
         tx.event(run.run_key, "run.left", {"worker": tx.worker_id, "reason": _MOVING, "active_us": 0})
@@ -184,6 +188,18 @@ def _begin_move(tx: Transaction, run: _Standing, hold: Coordinator | None, dead:
             " WHERE run_key = ? AND custody = 'held' AND state IN ('open', 'finished', 'cancelled')",
             (now.epoch + 1, run.run_key))  # fmt: skip
     tx.event(run.run_key, "run.moving", {"state": now.state, "epoch": now.epoch + 1, "ledger": ledger_id(tx)})
+
+
+def _leave_device_calls(tx: Transaction, run_key: int) -> None:
+    """What a device was asked for under leases of the run, which have ended or end now, is unknown."""
+    sets = tx.rows(
+        "SELECT DISTINCT l.set_id FROM dispatches d INDEXED BY dispatches_open JOIN calls c ON c.call_id = d.call_id"
+        " JOIN leases l ON l.lease_id = c.lease_id WHERE d.run_key = ? AND d.state IN ('intended', 'unknown')"
+        " AND d.state = 'intended' AND l.set_id IS NOT NULL ORDER BY l.set_id",
+        (run_key,),
+    )
+    for (set_id,) in sets:
+        end_in_flight(tx, set_id, is_dead=False, message="its holder is gone")
 
 
 def _adopt(tx: Transaction, run_id: str, reason: str, made_by: str, *, elsewhere_held: str | None) -> Adopted:
@@ -212,6 +228,7 @@ def _adopt(tx: Transaction, run_id: str, reason: str, made_by: str, *, elsewhere
         tx.change("UPDATE runs SET state = ? WHERE run_key = ?", (_state_before(tx, run_key), run_key))
     tx.change("UPDATE runs SET custody = 'held', custody_epoch = ? WHERE run_key = ?", (epoch + 1, run_key))
     # Whoever held something of it belongs to the past that the reason speaks of.
+    _leave_device_calls(tx, run_key)
     tx.change("UPDATE leases SET state = 'lost', ended_us = ?, reason = 'the run was adopted'"
               " WHERE run_key = ? AND state IN ('held', 'waiting')", (tx.now_us, run_key))  # fmt: skip
     tx.event(run_key, "run.adopted", {

@@ -28,7 +28,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 from .crashpoints import crashpoint
 from .driver import Connection, StatementError
-from .errors import CommitUnknown, LedgerClosed, LedgerError, LedgerForked
+from .errors import CommitUnknown, LedgerClosed, LedgerError, LedgerFailed, LedgerForked
 from .failures import as_failure, first_line, remedy_of
 from .to_its_end import to_its_end
 from .transaction import Transaction
@@ -309,10 +309,12 @@ class Scribe:
 
         One caller after the other writes so, and each statement less is felt.
         """
-        if self._succeeds(transaction, item):
-            return True
-        transaction.execute("ROLLBACK")
-        return False
+        if not self._succeeds(transaction, item):
+            transaction.execute("ROLLBACK")
+            return False
+        if not self._desk.connection().in_transaction:
+            raise LedgerFailed("a transaction was gone before its commit", "nothing of it is written; resume")
+        return True
 
     def _succeeds(self, transaction: Transaction, item: _Item) -> bool:
         try:

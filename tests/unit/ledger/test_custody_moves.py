@@ -25,10 +25,12 @@ from tallystick.ledger.errors import (
     TransitionRefused,
     UsageError,
 )
+from tallystick.ledger.lease_calls import LeaseCall, begin_lease_call
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.moving import move_runs
 from tallystick.ledger.snapshot_import import import_snapshot
 from tests.unit.ledger.children import Child
+from tests.unit.ledger.devices import device, granted_to, held_under, other_worker, write_as
 from tests.unit.ledger.factories import every, new_ledger, one
 from tests.unit.ledger.snapshots import exported, full_run, go_on, rows_of
 from tests.unit.ledger.test_custody import as_of_another_host, carry, custody, sound
@@ -105,6 +107,25 @@ def test_what_the_dead_held_keeps_no_run_from_being_moved(ledger: Ledger, other:
     move_runs(ledger, [run.run_id], tmp_path / "m.zip")
     import_snapshot(other, tmp_path / "m.zip")
     sound(ledger, other)
+
+
+@pytest.mark.parametrize("way", ["move", "adopt"])
+def test_what_a_dead_process_had_asked_of_a_device_is_unknown_where_the_run_goes_on(
+    way: str, ledger: Ledger, other: Ledger, tmp_path: Path
+) -> None:
+    run = full_run(ledger)
+    dead = other_worker(ledger, "dead")
+    held = granted_to(ledger, device(), run_key=run.run_key, worker=dead)
+    call = LeaseCall("reset-1", run.run_key, "reset", "{}", b"reset", held_under(held))
+    write_as(ledger, dead, lambda tx: begin_lease_call(tx, call))
+    if way == "move":
+        move_runs(ledger, [run.run_id], tmp_path / "m.zip")
+        import_snapshot(other, tmp_path / "m.zip")
+    else:
+        carry(ledger, other, run.run_id, tmp_path)
+        adopt(other, run.run_id, reason="that machine is gone", made_by="me")
+    assert one(other, "SELECT state FROM dispatches WHERE call_id = 'reset-1'") == ("unknown",)
+    sound(other)
 
 
 def test_what_the_dead_held_keeps_no_ledger_from_learning_that_a_run_was_adopted(

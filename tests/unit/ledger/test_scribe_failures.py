@@ -45,6 +45,19 @@ def test_a_full_disk_fails_the_whole_batch_and_closes_the_ledger(ledger: Ledger)
         ledger.write(put("after"))
 
 
+def test_nobody_is_told_that_work_is_done_whose_transaction_is_gone(ledger: Ledger) -> None:
+    """As after a full disk, where the work has swallowed what its statement raised."""
+
+    def work(tx: Transaction) -> str:
+        put("lost")(tx)
+        tx.execute("ROLLBACK")
+        return "done"
+
+    with pytest.raises(LedgerFailed, match="gone before its commit"):
+        ledger.write(work)
+    assert stored(ledger) == set()
+
+
 def test_a_statement_that_failed_alone_harms_its_own_work_only(ledger: Ledger) -> None:
     with Batch(ledger) as batch:
         batch.ask("one", put("same"))
