@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import math
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Final
 
 from ..ledger.canonical import JsonValue
 from ..ledger.states import DispatchState
-from ..runner.protocols import MISSING, Outcome
+from ..runner.protocols import EVIDENCE_LEFT_OUT, MISSING, Outcome
 from .answers import Answer, Failed, OutcomeUnknown, Refused
 from .outcomes import NotJson, as_json, one_line
 from .secrets import environment_redactor
@@ -52,12 +53,13 @@ def outcome_of_value(value: object) -> Outcome:
     try:
         if not isinstance(value, Answer):
             return Outcome(state=DispatchState.ANSWERED, answer=as_json(value))
+        evidence, is_whole = _evidence_of(value)
         return Outcome(
             state=DispatchState.ANSWERED,
             answer=as_json(value.value),
             usage=usage_of_mapping(value.usage),
-            evidence=_evidence_of(value),
-            flags=value.flags,
+            evidence=evidence,
+            flags=tuple(value.flags) if is_whole else (*value.flags, EVIDENCE_LEFT_OUT),
         )
     except NotJson as fault:
         if inspect.iscoroutine(value):
@@ -66,13 +68,16 @@ def outcome_of_value(value: object) -> Outcome:
         return Outcome(state=DispatchState.FAILED, reason="answer.not_json", message=told)
 
 
-def _evidence_of(answer: Answer) -> Mapping[str, JsonValue]:
-    evidence = {name: as_json(value) for name, value in answer.evidence.items()}
-    if answer.context is not MISSING:
-        evidence["context"] = as_json(answer.context)
-    if answer.tool_calls is not MISSING:
-        evidence["tool_calls"] = as_json(answer.tool_calls)
-    return evidence
+def _evidence_of(answer: Answer) -> tuple[Mapping[str, JsonValue], bool]:
+    """What of it has a JSON form, and whether all has: no paid answer is lost for the rest."""
+    more = (("context", answer.context), ("tool_calls", answer.tool_calls))
+    given: list[tuple[object, object]] = [*answer.evidence.items(), *(one for one in more if one[1] is not MISSING)]
+    found: dict[str, JsonValue] = {}
+    for name, value in given:
+        with contextlib.suppress(NotJson):
+            if isinstance(name, str):
+                found[name] = as_json(value)
+    return found, len(found) == len(dict(given))
 
 
 def outcome_of_exception(raised: BaseException) -> Outcome:

@@ -15,6 +15,7 @@ from sqlalchemy import bindparam, func, update
 
 from .custody import LOCAL_FROM, require_held
 from .errors import BudgetExhausted, TransitionRefused, UsageError
+from .readers import Reader
 from .records import EVALUATION_SCOPE, DispatchFacts, DispatchKey, Hold
 from .reopening import reopen_run
 from .schema import IN_TROUBLE, budget_amendments, budgets, reservations
@@ -37,6 +38,7 @@ __all__ = [
     "settle_at_bound",
     "settle_ended",
     "settle_refused",
+    "waits_for_budget",
 ]
 
 _KEY = (budgets.c.run_key == bindparam("run")) & (budgets.c.budget_no == bindparam("budget"))
@@ -90,6 +92,10 @@ _HOLDS = (
 _NAME = (
     "SELECT CASE scope WHEN 'run' THEN '' ELSE scope || ' ' || scope_value || ' ' END, unit,"
     " limit_amount, held, settled FROM budgets WHERE run_key = ? AND budget_no = ?"
+)
+_HELD_BACK = (
+    f"run_key = ? AND reason = 'budget' AND {IN_TROUBLE}"
+    " AND (state = 'unavailable' OR (state = 'unknown' AND next_step <> 'new'))"
 )
 _ADD_AMENDMENT = hot_insert(
     budget_amendments,
@@ -281,12 +287,17 @@ def amend_bound(
         let_wait_again(tx, run_key)
 
 
+def waits_for_budget(reader: Reader, run_key: int) -> bool:
+    """Whether a budget keeps something of the run from being attempted, or from being resent or asked for."""
+    sql = f"SELECT 1 FROM slots INDEXED BY slots_in_trouble WHERE {_HELD_BACK} LIMIT 1"
+    return reader.row(sql, (run_key,)) is not None
+
+
 def let_wait_again(tx: Transaction, run_key: int) -> None:
     """What a budget had kept from being attempted, or from being resent or asked for, waits for it again."""
     count = tx.change(
         "UPDATE slots INDEXED BY slots_in_trouble SET state = 'pending', reason = NULL, not_before_us = 0"
-        f" WHERE run_key = ? AND reason = 'budget' AND {IN_TROUBLE}"
-        " AND (state = 'unavailable' OR (state = 'unknown' AND next_step <> 'new'))"
+        f" WHERE {_HELD_BACK}"
         " AND EXISTS (SELECT 1 FROM runs WHERE runs.run_key = slots.run_key AND runs.state <> 'cancelled')",
         (run_key,),
     )
@@ -347,6 +358,6 @@ def _told(unit: str, amount: int) -> str:
         case "nanousd":
             return f"${Decimal(amount).scaleb(-9).normalize():f}"
         case "milliseconds":
-            return f"{amount / 1000:g} s"
+            return f"{Decimal(amount).scaleb(-3).normalize():f} s"
         case _:
             return str(amount)

@@ -125,7 +125,7 @@ def _runs(reader: Reader, dead: AbstractSet[str]) -> Iterator[Finding]:
                 f" AND NOT EXISTS (SELECT 1 FROM leases l WHERE l.resource = '{_RUN}' || r.run_id AND l.state = 'held')"
             )
         ),
-        "go on with `tallystick resume`, which finds out what became of each",
+        "go on with `tallystick resume RUN`, which finds out what became of each",
     )  # fmt: skip
 
 

@@ -261,7 +261,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "run.finished_early",
         "runs are finished in which something waits or is in flight",
         f"SELECT {_SLOT} FROM slots s {_OF_RUN} WHERE r.state = 'finished' AND s.state IN ('pending', 'in_flight')",
-        "go on with `tallystick resume`",
+        "go on with `tallystick resume RUN`",
     ),
     # Around them.
     Rule(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -11,7 +12,7 @@ import attrs
 from .coordinators import Coordinator, coordinator_of, open_run, recover_in_flight, refuse_busy, release_run
 from .crashpoints import crashpoint
 from .custody import elsewhere
-from .errors import ContentsLeftOut, RunBusy, RunNotFound, RunNotResumable, UsageError
+from .errors import ContentsLeftOut, LedgerError, RunBusy, RunNotFound, RunNotResumable, UsageError
 from .holders import dead_leases, let_go_of_run
 from .lease_takeover import end_in_flight
 from .ledger import Ledger
@@ -90,10 +91,15 @@ def begin_move(ledger: Ledger, run_ids: Sequence[str]) -> None:
         ledger.write(lambda tx: _begin_moves(tx, leaving, held, dead))
     except BaseException:
         if ledger.failure is None:
-            for hold in held.values():
-                ledger.write(lambda tx, hold=hold: release_run(tx, hold, reason=_MOVING, active_us=0))  # type: ignore[misc]
+            with contextlib.suppress(LedgerError):  # what stood in the way is what its caller hears of
+                ledger.write(lambda tx: _give_back(tx, held.values()))
         raise
     crashpoint("custody.moving")
+
+
+def _give_back(tx: Transaction, held: Iterable[Coordinator]) -> None:
+    for one in held:
+        release_run(tx, one, reason=_MOVING, active_us=0)
 
 
 def end_move(ledger: Ledger, run_ids: list[str]) -> None:

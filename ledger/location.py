@@ -51,8 +51,8 @@ def path_for_order(folder: Path, environment: Mapping[str, str] | None = None, s
         return path
     raise UsageError(
         f"there is no ledger at {path}, and one lies beside the work order",
-        f"go on with that one: --ledger {shlex.quote(str(beside))}; or name this one, to begin it: --ledger"
-        f" {shlex.quote(str(path))}",
+        f"go on with that one: --ledger {shlex.quote(str(beside))} (in Python ledger={str(beside)!r}); or name this one"
+        f" in the same way, to begin it: {shlex.quote(str(path))}",
     )
 
 

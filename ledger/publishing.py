@@ -102,8 +102,11 @@ def refuse_taken(path: Path, *, force: bool, ledger: Path | None = None, is_data
 
 
 def followed(path: Path) -> Path:
-    """Where a file of that name is written: where a symbolic link leads to."""
-    return path.resolve() if path.is_symlink() else path
+    """Where a file of that name is written: where a symbolic link leads to; raises UsageError for one without end."""
+    try:
+        return path.resolve() if path.is_symlink() else path
+    except (OSError, RuntimeError) as problem:
+        raise UsageError(f"{path} is a link that leads nowhere ({problem})", "name another path") from problem
 
 
 def _is_of(ledger: Path, path: Path) -> bool:
@@ -123,8 +126,11 @@ def _refuse_log(path: Path) -> None:
 
 
 def _has_database(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError as problem:
+        raise UsageError(f"what is at {path} cannot be read ({problem.strerror})", "name another path") from problem
 
 
 def _another_name(path: Path) -> Path:

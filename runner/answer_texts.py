@@ -11,7 +11,7 @@ from ..ledger.records import Artifact
 from ..ledger.settlements import Decision, Settlement
 from ..ledger.states import DispatchState
 from .outcome_facts import facts_of
-from .protocols import MISSING, Outcome
+from .protocols import EVIDENCE_LEFT_OUT, MISSING, Outcome
 
 __all__ = ["AnswerTexts", "NoAnswer", "answer_texts", "checkpoint_of", "settlement_by"]
 
@@ -35,16 +35,32 @@ class AnswerTexts:
 
 
 def answer_texts(outcome: Outcome) -> AnswerTexts:
-    """The texts; raises NoAnswer where there is no answer, or one that is not JSON."""
+    """The texts; raises NoAnswer where there is no answer, or one that is not JSON.
+
+    Evidence that is not JSON is left out and the answer flagged: it is paid for.
+    """
     if outcome.answer is MISSING:
         raise NoAnswer("answer.missing", "there is no answer in it")
     try:
         text = canonical_text(outcome.answer)  # type: ignore[arg-type]  # MISSING was asked for
-        evidence = canonical_text(outcome.evidence) if outcome.evidence else "{}"
     except (TypeError, ValueError) as problem:
         raise NoAnswer("answer.not_json", str(problem)) from problem
-    flags = canonical_text(list(outcome.flags)) if outcome.flags else "[]"
-    return AnswerTexts(text, digest_of_bytes(text.encode()), evidence, flags)
+    given, flags = outcome.evidence, outcome.flags
+    evidence = {name: value for name, value in given.items() if _is_json({name: value})}
+    if len(evidence) < len(given) and EVIDENCE_LEFT_OUT not in flags:
+        flags = (*flags, EVIDENCE_LEFT_OUT)
+    return AnswerTexts(
+        text, digest_of_bytes(text.encode()),
+        canonical_text(evidence) if evidence else "{}", canonical_text(list(flags)) if flags else "[]",
+    )  # fmt: skip
+
+
+def _is_json(value: object) -> bool:
+    try:
+        canonical_text(value)  # type: ignore[arg-type]  # that is the question
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 async def settlement_by(

@@ -35,7 +35,7 @@ def with_judges_of(ledger: Ledger, run: RunRow, description: Description) -> Des
     if lines:
         raise IdentityChanged(
             f"the judges of run {run.run_id} are not what they were: {'; '.join(lines[:3])}",
-            "Change them back, or start a new run with `tallystick run ORDER --new`",
+            "change them back; or judge what is observed by the new ones, with `tallystick judge RUN JUDGE_ORDER`",
             run.run_id, lines,
         )  # fmt: skip
     places = {row.name: place for place, row in enumerate(stored)}

@@ -16,7 +16,7 @@ from .evaluations import SessionEnd
 from .qualification import unmet
 from .results import ExitStatus, NextMove, exit_status_of
 
-__all__ = ["agreement_line", "evaluation_end"]
+__all__ = ["agreement_line", "evaluation_end", "only_it"]
 
 
 def evaluation_end(
@@ -27,7 +27,7 @@ def evaluation_end(
         row = find_evaluation(reader, row.run_key, row.evaluation_id)
         lines = judge_lines(reader, row.run_key, row.evaluation_no)
         agreements = [agreement_line(one) for one in agreements_of_judges(reader, row.run_key, row.evaluation_no)]
-        only = _only_it(reader, row)
+        only = only_it(reader, row)
     move = _next(row, lines)
     found = done.hold.recovered if done.hold is not None else None
     recovery = JudgeRecovery() if found is None else JudgeRecovery(
@@ -105,7 +105,7 @@ def _reparsed(row: EvaluationRow) -> str | None:
     return None if found is None else str(found)
 
 
-def _only_it(reader: Reader, row: EvaluationRow) -> str:
+def only_it(reader: Reader, row: EvaluationRow) -> str:
     """What the command has to say so that it finds this evaluation, and neither a newer one nor a new one."""
     if _reparsed(row) is not None:
         return ""  # --reparse names its event

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .inner_protocols import InnerCalls
 
 __all__ = [
+    "EVIDENCE_LEFT_OUT",
     "GIVEN",
     "MISSING",
     "USAGE_MAX",
@@ -167,6 +168,10 @@ class WireProgress:
     wire_sends: int = 0
 
 
+EVIDENCE_LEFT_OUT: Final = "evidence_left_out"
+"""The flag of an answer some of whose evidence has no JSON form and was left out: the answer itself is paid for."""
+
+
 def told_evidence(given: Mapping[str, JsonValue] | None) -> Mapping[str, JsonValue]:
     """Evidence as a mapping: a target's code may give something else, and no paid answer is lost for it."""
     odd: object = given
@@ -178,9 +183,13 @@ def told_evidence(given: Mapping[str, JsonValue] | None) -> Mapping[str, JsonVal
 def told_flags(given: Iterable[str] | None) -> tuple[str, ...]:
     """Flags as texts, for the same reason; a text is one flag, and not its letters."""
     odd: object = given
-    if isinstance(odd, str) or not isinstance(odd, Iterable):
-        return () if odd is None else (str(odd),)
-    return tuple(one if isinstance(one, str) else str(one) for one in odd)
+    if odd is None:
+        return ()
+    try:
+        many = [odd] if isinstance(odd, str | bytes) or not isinstance(odd, Iterable) else list(odd)
+        return tuple(one if isinstance(one, str) else str(one) for one in many)
+    except Exception:  # noqa: BLE001 - whatever a target's own objects raise, its answer is paid for
+        return (type(odd).__name__,)
 
 
 @attrs.frozen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from .hints import with_ledger
 from .report_models import ReasonLine
 
 __all__ = ["REMEDIES", "reason_line", "remedy_of"]
@@ -56,10 +57,14 @@ REMEDIES: Final = {
 _SERVER_FAULT: Final = "the service failed by itself: see its own log, and try again later"
 
 
-def reason_line(state: str, reason: str, count: int, example: str) -> ReasonLine:
-    """The line of one reason; ``example`` is what the newest attempt of one of them was told."""
+def reason_line(state: str, reason: str, count: int, example: str, *, ledger_option: str = "") -> ReasonLine:
+    """The line of one reason; ``example`` is what the newest attempt of one of them was told.
+
+    ``ledger_option`` is what a command has to say so that it means the same ledger.
+    """
     cut = example if len(example) <= _EXAMPLE_MAX else f"{example[: _EXAMPLE_MAX - 1]}…"
-    return ReasonLine(state=state, reason=reason, count=count, example=cut, remedy=remedy_of(reason))
+    remedy = with_ledger(remedy_of(reason), ledger_option)
+    return ReasonLine(state=state, reason=reason, count=count, example=cut, remedy=remedy)
 
 
 def remedy_of(reason: str) -> str:

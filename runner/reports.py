@@ -228,7 +228,7 @@ def _standing(
         "active_seconds": run.active_us / 1e6,
         "not_before": instant(not_before) if not_before else None,
         "population": people,
-        "reasons": _reasons(reader, run.run_key),
+        "reasons": _reasons(reader, run.run_key, ledger_option),
         "unknown": UnknownPart(count=sum(unknown.values()), reasons=unknown),
         "budgets": _budgets(reader, run),
         "totals": _totals(totals_of(reader, run.run_key)) if is_counted else None,
@@ -243,11 +243,14 @@ def _standing(
     }
 
 
-def _reasons(reader: Reader, run_key: int) -> list[ReasonLine]:
+def _reasons(reader: Reader, run_key: int, ledger_option: str) -> list[ReasonLine]:
     found = run_reads.slot_reasons(reader, run_key)
     told = sorted(found, key=lambda one: -one[2])[:_EXAMPLES_MAX]
     examples = {(state, reason): run_reads.reason_example(reader, run_key, state, reason) for state, reason, _ in told}
-    return [reason_line(state, reason, count, examples.get((state, reason), "")) for state, reason, count in found]
+    return [
+        reason_line(state, reason, count, examples.get((state, reason), ""), ledger_option=ledger_option)
+        for state, reason, count in found
+    ]
 
 
 def _flags(reader: Reader, run: RunRow) -> list[FlagLine]:

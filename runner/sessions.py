@@ -161,7 +161,8 @@ async def run_session(
 
     Raises RunBusy, RunNotResumable, CustodyElsewhere, and the LedgerError that ended the session.
     """
-    run, description = session.run, session.description
+    description = session.description
+    run = _opened_by_prices(ledger, session.run, description)
     if run.state == "finished":
         return outcome_of(ledger, run.run_id, reused=_selected(ledger, run))
     execution = description.order.execution
@@ -183,6 +184,19 @@ async def run_session(
         ledger, run.run_id, reused=tally.reused, dispatches=tally.dispatches, stopped=switch.reason,
         recovered=coordinator.recovered, passed_over=tally.passed_over,
     )  # fmt: skip
+
+
+def _opened_by_prices(ledger: Ledger, run: RunRow, description: Description) -> RunRow:
+    """A finished run goes on where other prices may let go on what a budget held back; raises RunBusy."""
+    if run.state != "finished":
+        return run
+    with ledger.reading() as reader:
+        if not budgets.waits_for_budget(reader, run.run_key):
+            return run
+    refuse_busy(ledger, run.run_id)
+    _record_prices(ledger, run, description)
+    with ledger.reading() as reader:
+        return find_run(reader, run.run_id)
 
 
 def _record_prices(ledger: Ledger, run: RunRow, description: Description) -> None:

@@ -25,6 +25,7 @@ def run_text(run: RunName) -> str:
     text = run if isinstance(run, str) else getattr(run, "run_id", None)
     if isinstance(text, str) and text:
         return text
+    what = "an empty text" if text == "" else f"an object of type {type(run).__name__}"
     raise UsageError(
-        f"{run!r:.60} names no run", "give its id, the beginning of one, its name, or the run that you were given"
+        f"{what} names no run", "give its id, the beginning of one, its name, or the run that you were given"
     )

@@ -51,7 +51,8 @@ def check(settings: Settings) -> int:
     status = ExitStatus.DONE if sound else ExitStatus.LEDGER
     if settings.json:
         lines = [
-            FindingLine(code=one.code, severity=one.severity.value, what=one.what, remedy=one.remedy) for one in found
+            FindingLine(code=one.code, severity=one.severity.value, what=one.what, remedy=settings.named(one.remedy))
+            for one in found
         ]
         write_json(
             LedgerChecked(
@@ -63,7 +64,7 @@ def check(settings: Settings) -> int:
     screen.pairs([("ledger", path)])
     for one in found:
         tone = Tone.BAD if one.severity is Severity.ERROR else Tone.WARNING
-        screen.line(f"{one.severity.value} {one.code}: {one.what}. {one.remedy}", tone=tone)
+        screen.line(f"{one.severity.value} {one.code}: {one.what}. {settings.named(one.remedy)}", tone=tone)
     left = "; what processes that died have left does no harm" if found else ""
     screen.line(
         f"the ledger is sound{left}" if sound else "the ledger is damaged", tone=Tone.GOOD if sound else Tone.BAD

@@ -13,7 +13,7 @@ from ..ledger.ledger import Ledger
 from ..ledger.run_reads import find_run
 from ..ledger.verdicts import NoVerdictReason
 from ..runner.evaluation_models import AgreementLine, EvaluationEnd, JudgeLine
-from ..runner.evaluation_reports import evaluation_end
+from ..runner.evaluation_reports import evaluation_end, only_it
 from ..runner.evaluations import (
     EvaluationSession,
     SessionEnd,
@@ -63,7 +63,9 @@ def judge_run(
             ledger, found, description, new=new, at_event=at_event, must_exist=bool(retry)
         )
         _let_wait(settings, ledger, session, retry)
-        again = [] if at_event is None else ["--at", str(at_event)]
+        with ledger.reading() as reader:
+            only = only_it(reader, session.row)
+        again = only.split() if at_event is None else ["--at", str(at_event)]
         again += [] if reparse is None else ["--reparse", reparse]  # without it the judges would be asked, and paid for
         command = settings.command("judge", found.run_id, str(order), *again)
         done = _to_end(settings, ledger, session, concurrency, command)

@@ -78,6 +78,8 @@ def _instead(case: str, pages: Sequence[CasePage], known: Sequence[str]) -> str:
     if pages:
         sides = ", ".join(dict.fromkeys(page.variant for page in pages))
         return f"it has {sides}, and repetitions up to {max(page.repetition for page in pages)}"
+    if not known:
+        return "it has no cases yet"
     near = difflib.get_close_matches(case, known, n=1)
     more = ", …" if known[_SHOWN:] else ""
     return f'did you mean "{near[0]}"?' if near else f"it has {', '.join(known[:_SHOWN])}{more}"

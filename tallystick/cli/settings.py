@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import click
@@ -16,16 +15,9 @@ import click
 if TYPE_CHECKING:
     from .screen import Screen
 
-__all__ = ["Settings", "common", "json_output", "with_ledger"]
-
-_NAMED: Final = re.compile(r"`(tallystick [^`]*)`")
+__all__ = ["Settings", "common", "json_output"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-def with_ledger(text: str, ledger_option: str) -> str:
-    """The text with the option in each of its commands of ours (in backticks) that names no ledger."""
-    return _NAMED.sub(lambda found: f"`{found[1]}{'' if '--ledger' in found[1] else ledger_option}`", text)
 
 
 @attrs.define
@@ -61,6 +53,8 @@ class Settings:
 
     def named(self, text: str) -> str:
         """The text whose commands of ours, in backticks, mean the same ledger; what raised it did not know of one."""
+        from ..runner.hints import with_ledger
+
         return with_ledger(text, self.ledger_option)
 
     def aside(self) -> contextlib.AbstractContextManager[object]:

@@ -112,6 +112,25 @@ def test_answer_whose_evidence_is_no_mapping_is_not_lost_wherever_the_function_r
         assert (outcome.answer, outcome.evidence, outcome.flags) == (1, {"evidence": 5}, ("cut",))
 
 
+class _Mute:
+    def __str__(self) -> str:
+        raise ValueError("says nothing")
+
+
+@pytest.mark.parametrize("unfit", [{1: 2}, {"k": {1: 2}}, {"k": object()}, {b"k": 1}])
+def test_evidence_without_a_json_form_is_left_out_and_the_answer_kept(unfit: Any) -> None:
+    for made in both(lambda case: Answer(1, evidence={"sound": 2, **unfit}, flags=("cut",))):
+        outcome = run_case(made, make_case())
+        assert (outcome.state, outcome.answer, outcome.evidence) == (DispatchState.ANSWERED, 1, {"sound": 2})
+        assert outcome.flags == ("cut", "evidence_left_out")
+
+
+@pytest.mark.parametrize(("odd", "flags"), [(b"ab", ("b'ab'",)), ([_Mute()], ("list",)), (None, ())])
+def test_odd_flags_lose_no_answer(odd: Any, flags: tuple[str, ...]) -> None:
+    for made in both(lambda case: Answer(1, flags=odd)):
+        assert run_case(made, make_case()).flags == flags
+
+
 def test_a_usage_object_is_read_as_carefully_as_a_mapping() -> None:
     odd = Usage(tokens_in=-5, tokens_out=10**30, cost_nanousd=1.5, problems=("told",))  # type: ignore[arg-type]
     for made in both(lambda case: Answer(1, usage=odd)):

@@ -236,6 +236,15 @@ def test_check_of_a_damaged_ledger_ends_with_5_and_names_the_damage(project: Pro
     assert "the ledger is damaged" in project.give("ledger", "check").out
 
 
+def test_check_names_commands_that_mean_the_ledger_that_was_looked_at(project: Project) -> None:
+    project.give("run", "order.toml")
+    (project.ledger_path.with_name(f"{project.ledger_path.name}.d") / "artifacts" / "ab").mkdir(parents=True)
+    lost = project.ledger_path.with_name(f"{project.ledger_path.name}.d") / "artifacts" / "ab" / ("c" * 62)
+    lost.write_bytes(b"nobody's")
+    told = project.give("ledger", "check", "--ledger", str(project.ledger_path)).out
+    assert f"`tallystick ledger compact --ledger {project.ledger_path}`" in told
+
+
 def test_upgrade_of_a_ledger_that_is_current_leaves_it(project: Project) -> None:
     project.give("run", "order.toml")
     done = project.give("ledger", "upgrade", "--json").document

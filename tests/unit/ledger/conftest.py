@@ -18,3 +18,12 @@ def clock() -> HandClock:
 def ledger(tmp_path: Path, clock: HandClock) -> Iterator[Ledger]:
     with new_ledger(tmp_path, clock=clock) as opened:
         yield opened
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Ledger]:
+    """A ledger in another folder."""
+    folder = tmp_path / "other"
+    folder.mkdir()
+    with new_ledger(folder) as opened:
+        yield opened

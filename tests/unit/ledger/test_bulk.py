@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.errors import CommitUnknown, LedgerFailed
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.snapshot_import import import_snapshot
-from tests.unit.ledger.factories import every, new_ledger
+from tests.unit.ledger.factories import every
 from tests.unit.ledger.snapshots import exported, full_run, go_on, rows_of
 
 
@@ -34,15 +33,6 @@ class FailingDisk:
         if self._is_done:
             self._connection.execute(sql, *parameters)
         raise driver.StatementError("disk I/O error")
-
-
-@pytest.fixture
-def other(tmp_path: Path) -> Iterator[Ledger]:
-    """A ledger in another folder."""
-    folder = tmp_path / "other"
-    folder.mkdir()
-    with new_ledger(folder) as opened:
-        yield opened
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, statement: str, *, is_done: bool) -> None:

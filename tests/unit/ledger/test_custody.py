@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,6 @@ from tallystick.ledger.snapshot_import import import_snapshot
 from tallystick.ledger.states import DispatchState, IfUnknown
 from tests.unit.ledger.factories import begin, evaluation_plan, every, hold, new_ledger, one
 from tests.unit.ledger.snapshots import exported, full_run, go_on, rows_of
-
-
-@pytest.fixture
-def other(tmp_path: Path) -> Iterator[Ledger]:
-    """A ledger in another folder."""
-    folder = tmp_path / "other"
-    folder.mkdir()
-    with new_ledger(folder) as opened:
-        yield opened
 
 
 def carry(source: Ledger, target: Ledger, run_id: str, folder: Path) -> Any:

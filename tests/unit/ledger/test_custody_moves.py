@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +33,6 @@ from tests.unit.ledger.devices import device, granted_to, held_under, other_work
 from tests.unit.ledger.factories import every, new_ledger, one
 from tests.unit.ledger.snapshots import exported, full_run, go_on, rows_of
 from tests.unit.ledger.test_custody import as_of_another_host, carry, custody, sound
-
-
-@pytest.fixture
-def other(tmp_path: Path) -> Iterator[Ledger]:
-    """A ledger in another folder."""
-    folder = tmp_path / "other"
-    folder.mkdir()
-    with new_ledger(folder) as opened:
-        yield opened
 
 
 def test_several_runs_are_moved_together_or_none_of_them(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,6 @@ from tests.unit.ledger.children import Child
 from tests.unit.ledger.factories import every, new_ledger, one
 from tests.unit.ledger.snapshots import exported, full_run, go_on, rows_of
 from tests.unit.ledger.test_custody import carry, custody, judge, sound, verdicts
-
-
-@pytest.fixture
-def other(tmp_path: Path) -> Iterator[Ledger]:
-    """A ledger in another folder."""
-    folder = tmp_path / "other"
-    folder.mkdir()
-    with new_ledger(folder) as opened:
-        yield opened
 
 
 def test_of_two_copies_that_were_judged_none_takes_the_place_of_the_other(

@@ -464,7 +464,9 @@ def test_a_work_order_beside_which_a_ledger_lies_begins_no_other_one_unasked(tmp
     assert path_for_order(inner, {}, tmp_path) == here
     (inner / "tallystick.db").touch()
     assert path_for_order(inner, {}, inner) == inner.resolve() / "tallystick.db"
-    with pytest.raises(UsageError, match=f"no ledger at {here}.*--ledger '{inner.resolve()}/tallystick.db'; or"):
+    with pytest.raises(
+        UsageError, match=rf"no ledger at {here}.*--ledger '{inner.resolve()}/tallystick.db' \(in Python"
+    ):
         path_for_order(inner, {}, tmp_path)
     assert path_for_order(inner, {"TALLYSTICK_LEDGER": "x.db"}, tmp_path) == Path("x.db")
     here.touch()

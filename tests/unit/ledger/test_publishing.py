@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tallystick.ledger.errors import LedgerFailed, UsageError
-from tallystick.ledger.publishing import beside, published
+from tallystick.ledger.publishing import beside, published, refuse_taken
 
 
 def names_in(folder: Path) -> list[str]:
@@ -142,3 +142,10 @@ def test_what_the_disk_does_is_told_with_the_path(tmp_path: Path) -> None:
     with pytest.raises(LedgerFailed, match="could not be written"), published(path, force=False):
         pass
     assert names_in(tmp_path) == []
+
+
+def test_a_link_without_end_is_told_of_with_another_way(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(UsageError, match="leads nowhere"):
+        refuse_taken(loop, force=True)

@@ -238,6 +238,17 @@ def test_an_answer_that_is_not_json_is_a_failure_and_not_the_end_of_the_run(ledg
     assert outcome.counts[SlotState.SELECTED] == 1
 
 
+def test_evidence_of_an_adapter_that_is_not_json_is_left_out_of_the_answer(ledger: Ledger) -> None:
+    odd: Any = {"sound": [1], "odd": object()}
+    outcome = execute(
+        ledger, Scripted(always(Outcome(DispatchState.ANSWERED, answer=1, evidence=odd, bytes_sent=1))), cases=1
+    )
+    assert outcome.counts[SlotState.SELECTED] == 1
+    with ledger.reading() as reader:
+        found = reader.rows("SELECT evidence, flags FROM observations")
+    assert found == [('{"sound":[1]}', '["evidence_left_out"]')]
+
+
 def test_a_target_that_swallows_its_cancellation_holds_up_nobody(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,13 +15,15 @@ from tallystick.ledger.budgets import amend_bound
 from tallystick.ledger.checks import require_sound
 from tallystick.ledger.errors import WorkOrderInvalid
 from tallystick.ledger.ledger import Ledger
+from tallystick.ledger.run_reads import find_run
 from tallystick.ledger.run_settings import change_prices
 from tallystick.ledger.states import BudgetKind, DispatchState, IfUnknown, SlotState
 from tallystick.runner.descriptions import describe
 from tallystick.runner.device_protocols import Resuming
+from tallystick.runner.price_use import PricesUsed
 from tallystick.runner.protocols import Dispatching, Outcome, Prepared, Turn, Usage
 from tallystick.runner.results import NextMove
-from tallystick.runner.sessions import find_or_create
+from tallystick.runner.sessions import Session, find_or_create
 from tests.unit.runner.benches import OnBench
 from tests.unit.runner.scripted import (
     ANSWERED,
@@ -142,6 +144,22 @@ def test_a_resend_whose_bound_is_lost_is_held_back_alone_until_it_has_one(ledger
     ledger.write(lambda tx: change_prices(tx, 1, [], "prices: none -> some"))
     assert again(ledger, session).counts[SlotState.SELECTED] == 2
     assert [one.request_id for one in target.asked].count(target.asked[0].request_id) == 2
+    require_sound(ledger)
+
+
+def test_a_finished_run_goes_on_with_what_other_prices_bound(ledger: Ledger) -> None:
+    target = Telling(unknown_at_first, IfUnknown.RESEND)
+    description = describe(order_of(target, cases=2, budgets={"tokens": 1000}, concurrency=1), ADAPTERS)
+    first = again(ledger, find_or_create(ledger, description))
+    target.untold = frozenset()
+    with ledger.reading() as reader:
+        run = find_run(reader, first.run_id)
+    assert (run.state, first.counts[SlotState.UNKNOWN]) == ("finished", 1)
+    same = again(ledger, Session(run, description))
+    assert (same.counts[SlotState.UNKNOWN], len(target.asked)) == (1, 2), "with the same prices it stays as it is"
+    other = attrs.evolve(description, prices=(PricesUsed("2026-11-30", "sha256:other", "prices.toml"),))
+    assert again(ledger, Session(run, other)).counts[SlotState.SELECTED] == 2
+    assert len(target.asked) == 3
     require_sound(ledger)
 
 
