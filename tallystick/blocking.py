@@ -7,7 +7,10 @@ import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextvars import copy_context
 from typing import Any, Generic, TypeVar
+
+from .held_up_loops import holding_up_the_loop, running_loop
 
 __all__ = ["blocking"]
 
@@ -20,16 +23,7 @@ def blocking(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     An interrupt cancels it, and goes on once it has ended, so that nothing is left behind that pays; a second one
     leaves at once.
     """
-    return _Beside(make).result() if _is_loop_running() else asyncio.run(make())
-
-
-def _is_loop_running() -> bool:
-    # Asked here, so that what the work raises is not raised while this answer is handled.
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    return asyncio.run(make()) if running_loop() is None else _Beside(make).result()
 
 
 class _Beside(Generic[T]):
@@ -38,24 +32,29 @@ class _Beside(Generic[T]):
     def __init__(self, make: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._make = make
         self._outcome: Future[T] = Future()
+        self._first = threading.Lock()  # taken once: by the work, or by a caller that leaves before there is any
         self._has_begun = threading.Event()
         self._has_ended = threading.Event()
         self._task: asyncio.Task[Any] | None = None
 
     def result(self) -> T:
-        thread = threading.Thread(target=self._work, name="tallystick-run")
-        try:
-            thread.start()
-            # Not by join: CPython takes a thread whose join was interrupted for one that has ended.
-            self._has_ended.wait()
-        except BaseException:
-            if thread.ident is not None:
-                self._cancel()
+        with holding_up_the_loop():
+            thread = threading.Thread(target=copy_context().run, args=(self._work,), name="tallystick-run")
+            try:
+                thread.start()
+                # Not by join: CPython takes a thread whose join was interrupted for one that has ended.
                 self._has_ended.wait()
-            raise
+            except BaseException:
+                # Not by the thread's `ident`: an interrupted start leaves none, though the thread may go on.
+                if not self._first.acquire(blocking=False):
+                    self._cancel()
+                    self._has_ended.wait()
+                raise
         return self._outcome.result()
 
     def _work(self) -> None:
+        if not self._first.acquire(blocking=False):
+            return
         try:
             self._outcome.set_result(asyncio.run(self._main()))
         except BaseException as problem:  # noqa: BLE001 - carried over to the caller's thread

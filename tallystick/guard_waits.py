@@ -1,7 +1,7 @@
 """Who of this process is at which key of a guard and waits for which other one, so that nobody waits for ever.
 
 Who waits is told by the call that it is inside of (its context: of tasks, of `asyncio.to_thread`, of the threads of
-`Guard.map`; a thread that was started otherwise is not known to be inside) and by the event loop that it holds up.
+`Guard.map`; a thread that was started otherwise is not known to be inside) and by the event loops that it holds up.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import Final
 
 import attrs
 
+from .held_up_loops import held_up_loops, running_loop
 from .ledger.errors import UsageError
 from .runner.errors import GuardDeadlock
 from .runner.guard_runs import GuardRun
 
-__all__ = ["claim", "holding_up_the_loop", "inside", "leave", "refuse_own", "waiting"]
+__all__ = ["claim", "inside", "leave", "refuse_own", "waiting"]
 
 _NAMED_MAX: Final = 6
 _Held = tuple[GuardRun, str]
@@ -33,14 +34,6 @@ class _Holder:
     loop: asyncio.AbstractEventLoop | None
 
 
-@attrs.define(eq=False)
-class _HoldUp:
-    """A loop whose thread waits for other threads; tasks that were begun then may outlive it."""
-
-    loop: asyncio.AbstractEventLoop | None
-    is_over: bool = False
-
-
 # A hold, or a loop that a blocking call keeps from going on: either waits for the keys that it is entered for.
 _Waiter = _Holder | asyncio.AbstractEventLoop
 
@@ -48,7 +41,6 @@ _LOCK: Final = threading.Lock()
 _HOLDERS: Final[dict[_Held, _Holder]] = {}
 _WANTED: Final[defaultdict[_Waiter, list[_Held]]] = defaultdict(list)
 _INSIDE: Final[ContextVar[tuple[_Holder, ...]]] = ContextVar("tallystick_guard_inside", default=())
-_HELD_UP: Final[ContextVar[_HoldUp | None]] = ContextVar("tallystick_guard_held_up", default=None)
 
 
 def claim(run: GuardRun, key: str, *, is_async: bool = False) -> bool:
@@ -86,8 +78,7 @@ def refuse_own(run: GuardRun, key: str) -> None:
 def waiting(run: GuardRun, key: str, *, is_async: bool = False) -> Iterator[None]:
     """While the key of another call is waited for; raises GuardDeadlock where that call waits for this caller."""
     wanted = (run, key)
-    loop = None if is_async else _held_up_loop()
-    waiters: tuple[_Waiter, ...] = (*_INSIDE.get(), *(() if loop is None else (loop,)))
+    waiters: tuple[_Waiter, ...] = (*_INSIDE.get(), *_loops_that_wait(is_async=is_async))
     with _LOCK:
         _refuse_circle(waiters, wanted)
         for waiter in waiters:
@@ -100,18 +91,6 @@ def waiting(run: GuardRun, key: str, *, is_async: bool = False) -> Iterator[None
                 _WANTED[waiter].remove(wanted)
                 if not _WANTED[waiter]:
                     del _WANTED[waiter]
-
-
-@contextmanager
-def holding_up_the_loop() -> Iterator[None]:
-    """While this thread waits for threads that were begun with its context, whose waits are its loop's."""
-    hold_up = _HoldUp(_held_up_loop())
-    token = _HELD_UP.set(hold_up)
-    try:
-        yield
-    finally:
-        hold_up.is_over = True
-        _HELD_UP.reset(token)
 
 
 def _refuse_circle(waiters: tuple[_Waiter, ...], wanted: _Held) -> None:
@@ -145,8 +124,8 @@ def _of_each_other(way: tuple[_Held, ...]) -> GuardDeadlock:
 def _of_a_loop(way: tuple[_Held, ...]) -> GuardDeadlock:
     wanted = way[0][1]
     return GuardDeadlock(
-        f'key "{wanted}" waits for a task of the event loop that this blocking call holds up{_by_way_of(way[1:])}',
-        "make it by `await asyncio.to_thread(guard.call, …)`, or let the function be async and await it", wanted,
+        f'key "{wanted}" waits for a task of an event loop that is held up until this call ends{_by_way_of(way[1:])}',
+        "make the blocking call there by `await asyncio.to_thread(guard.call, …)`, or await an async one", wanted,
     )  # fmt: skip
 
 
@@ -156,10 +135,8 @@ def _by_way_of(way: tuple[_Held, ...]) -> str:
     return f", by way of {named}{more}" if way else ""
 
 
-def _held_up_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop that does not go on while this thread waits."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        around = _HELD_UP.get()
-        return None if around is None or around.is_over else around.loop
+def _loops_that_wait(*, is_async: bool) -> set[asyncio.AbstractEventLoop]:
+    """Those that do not go on while this caller waits: a loop goes on while a task of its own does."""
+    own = running_loop()
+    around = {loop for loop in held_up_loops() if loop is not own}
+    return around if is_async or own is None else {*around, own}

@@ -28,7 +28,8 @@ from .adapters.key_meanings import meaning_of_call
 from .adapters.python_outcomes import outcome_of_exception, outcome_of_value
 from .guard_budget import Budget, GuardSummary
 from .guard_mapping import GuardMapping
-from .guard_waits import claim, holding_up_the_loop, inside, leave, refuse_own, waiting
+from .guard_waits import claim, inside, leave, refuse_own, waiting
+from .held_up_loops import holding_up_the_loop
 from .ledger.errors import LedgerClosed, UsageError
 from .ledger.growing import newest_of_name
 from .ledger.ledger import Ledger

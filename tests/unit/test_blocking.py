@@ -11,6 +11,8 @@ import tallystick as ts
 from tallystick.blocking import blocking
 from tallystick.ledger.states import SlotState
 
+PATIENCE_SECONDS = 20
+
 
 def beside_a_loop(work: object) -> object:
     """What the function comes to where a loop runs in this thread, and an interrupt is one, as in a notebook."""
@@ -64,3 +66,42 @@ def test_what_the_work_comes_to_or_raises_comes_back_from_the_other_thread() -> 
     assert blocking(where) == threading.current_thread().name
     with pytest.raises(LookupError, match="not there"):
         beside_a_loop(lambda: blocking(fail))
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_an_interrupt_in_the_start_of_the_thread_leaves_nothing_behind_either(
+    has_begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+    told: list[str] = []
+    under_way, is_left = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    async def pay() -> None:
+        told.append("begun")
+        under_way.set()
+        try:
+            await asyncio.wait_for(asyncio.Event().wait(), PATIENCE_SECONDS)
+        finally:
+            told.append("ended")
+
+    def interrupted_start(thread: threading.Thread) -> None:
+        """The thread goes on, before or after the interrupt is raised, and has told its starter nothing of itself."""
+
+        def go() -> None:
+            assert has_begun or is_left.wait(PATIENCE_SECONDS)
+            thread.run()
+
+        threads.append(threading.Thread(target=go))
+        start(threads[0])
+        assert not has_begun or under_way.wait(PATIENCE_SECONDS)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted_start)
+    with pytest.raises(KeyboardInterrupt):
+        beside_a_loop(lambda: blocking(pay))
+    ended_by_then = list(told)
+    is_left.set()
+    threads[0].join(2 * PATIENCE_SECONDS)
+    assert not threads[0].is_alive()
+    assert told == ended_by_then == (["begun", "ended"] if has_begun else [])

@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tallystick as ts
-from tallystick.guard_waits import _HOLDERS, _WANTED
+from tallystick import guarding
+from tallystick.guard_waits import _HOLDERS, _WANTED, waiting
+from tallystick.held_up_loops import holding_up_the_loop
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.ledger import Ledger
 
@@ -24,6 +27,22 @@ def path(tmp_path: Path) -> Iterator[Path]:
     assert (dict(_HOLDERS), dict(_WANTED)) == ({}, {})
     with Ledger.open(tmp_path / "guard.db") as ledger:
         assert check_ledger(ledger) == []
+
+
+@pytest.fixture
+def once_waited(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Has a function called by whoever has entered a wait for another call's key."""
+
+    def has_called(then: Callable[[], object]) -> None:
+        @contextmanager
+        def entered(*of: Any, **how: Any) -> Iterator[None]:
+            with waiting(*of, **how):
+                then()
+                yield
+
+        monkeypatch.setattr(guarding, "waiting", entered)
+
+    return has_called
 
 
 class Circle:
@@ -62,6 +81,12 @@ def ended(works: list[Callable[[], Any]]) -> list[Any]:
     for work, future in zip(works, told, strict=True):
         threading.Thread(target=end, args=(work, future), daemon=True).start()
     return [one.exception(PATIENCE_SECONDS) or one.result() for one in told]
+
+
+def in_a_loop_beside(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """What it comes to on another thread's loop, whose context is of this one as that of a map's threads is."""
+    context = copy_context()
+    return ended([lambda: context.run(asyncio.run, make())])[0]
 
 
 def deadlocks(found: list[Any]) -> list[ts.GuardDeadlock]:
@@ -142,24 +167,142 @@ def test_a_blocking_call_that_waits_for_a_task_of_its_own_loop_is_refused(path: 
     assert ended([lambda: asyncio.run(main())]) == [None]
 
 
-def test_a_wait_for_a_call_that_waits_for_nobody_is_no_deadlock(path: Path) -> None:
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_loop_inside_of_a_map_that_waits_for_the_loop_that_the_map_holds_up_is_refused(
+    path: Path, is_async: bool
+) -> None:
+    async def main() -> None:
+        inside, go_on = asyncio.Event(), asyncio.Event()
+
+        async def work(key: str) -> str:
+            inside.set()
+            await go_on.wait()
+            return key
+
+        async with ts.guard("g", ledger=path) as guard:
+
+            async def ask() -> Any:
+                return await guard.call("a", work, "a") if is_async else guard.call("a", str, "a")
+
+            def beside(key: str) -> Any:
+                return deadlocks([in_a_loop_beside(ask)])[0].key
+
+            task = asyncio.create_task(guard.call("a", work, "a"))
+            await inside.wait()
+            found = guard.map(beside, ["x", "y"], concurrency=2, return_exceptions=True)
+            go_on.set()
+            assert (found, await task) == (["a", "a"], "a")
+
+    asyncio.run(main())
+
+
+def test_a_target_of_a_run_in_a_cell_that_waits_for_a_task_of_the_cells_loop_is_refused(
+    path: Path, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        inside, go_on = asyncio.Event(), asyncio.Event()
+        told: list[Any] = []
+
+        async def work(key: str) -> str:
+            inside.set()
+            await go_on.wait()
+            return key
+
+        async with ts.guard("g", ledger=path) as guard:
+
+            @ts.target(if_unknown="repeat")
+            async def bot(case: ts.Case) -> str:
+                try:
+                    await asyncio.wait_for(guard.call("a", work, "a"), PATIENCE_SECONDS)
+                except (ts.GuardDeadlock, TimeoutError) as problem:
+                    told.append(problem)
+                return case.id
+
+            task = asyncio.create_task(guard.call("a", work, "a"))
+            await inside.wait()
+            outcome = ts.run(
+                ts.WorkOrder("o", cases=[{"id": "x", "input": "x"}], target=bot), ledger=tmp_path / "run.db"
+            )
+            go_on.set()
+            assert (outcome.state, await task) == ("finished", "a")
+            assert [one.key for one in deadlocks(told)] == ["a"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("where", ["thread", "loop beside a loop that is held up"])
+def test_a_wait_for_a_call_that_waits_for_nobody_is_no_deadlock(
+    path: Path, where: str, once_waited: Callable[[Callable[[], object]], None]
+) -> None:
     go_on = threading.Event()
+    once_waited(go_on.set)
+    inside = threading.Barrier(2, timeout=PATIENCE_SECONDS)
 
     def slow(key: str) -> str:
         inside.wait()
         assert go_on.wait(PATIENCE_SECONDS)
         return key
 
-    inside = threading.Barrier(2, timeout=PATIENCE_SECONDS)
-    with ts.guard("g", ledger=path) as guard:
+    async def never(key: str) -> str:
+        raise AssertionError(key)
+
+    with ts.guard("g", ledger=path, changed="reuse") as guard:
 
         def outer() -> Any:
             inside.wait()
-            go_on.set()
-            return guard.call("slow", slow, "slow")
+            if where == "thread":
+                return guard.call("slow", slow, "slow")
+            return in_a_loop_beside(lambda: guard.call("slow", never, "slow"))
 
-        found = ended([lambda: guard.call("slow", slow, "slow"), lambda: guard.call("outer", outer)])
+        async def cell() -> Any:
+            return guard.call("outer", outer) if where == "thread" else guard.map(lambda _: outer(), ["x"])[0]
+
+        found = ended([lambda: guard.call("slow", slow, "slow"), lambda: asyncio.run(cell())])
         assert found == ["slow", "slow"]
+    assert go_on.is_set()
+
+
+def test_what_a_map_left_behind_no_longer_holds_up_its_loop(
+    path: Path, once_waited: Callable[[Callable[[], object]], None]
+) -> None:
+    async def main() -> Any:
+        inside, go_on = asyncio.Event(), asyncio.Event()
+        loop, contexts = asyncio.get_running_loop(), []
+        once_waited(lambda: loop.call_soon_threadsafe(go_on.set))
+
+        async def work(key: str) -> str:
+            inside.set()
+            await asyncio.wait_for(go_on.wait(), PATIENCE_SECONDS)
+            return key
+
+        async with ts.guard("g", ledger=path, changed="reuse") as guard:
+            task = asyncio.create_task(guard.call("a", work, "a"))
+            await inside.wait()
+            guard.map(lambda _: contexts.append(copy_context()), ["x"])
+            return await asyncio.to_thread(contexts[0].run, guard.call, "a", str, "a"), await task
+
+    assert asyncio.run(main()) == ("a", "a")
+
+
+def test_a_loop_that_goes_on_inside_of_its_own_hold_up_may_wait_for_its_tasks(
+    path: Path, once_waited: Callable[[Callable[[], object]], None]
+) -> None:
+    async def main() -> Any:
+        inside, go_on = asyncio.Event(), asyncio.Event()
+        once_waited(go_on.set)
+
+        async def work(key: str) -> str:
+            inside.set()
+            await asyncio.wait_for(go_on.wait(), PATIENCE_SECONDS)
+            return key
+
+        async with ts.guard("g", ledger=path) as guard:
+            task = asyncio.create_task(guard.call("a", work, "a"))
+            await inside.wait()
+            with holding_up_the_loop():  # as where a loop may be run inside of itself
+                return await guard.call("a", work, "a"), await task
+
+    assert asyncio.run(main()) == ("a", "a")
 
 
 def test_a_task_that_has_outlived_its_call_may_ask_for_that_calls_key(path: Path) -> None:
