@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from ..ledger.canonical import JsonValue
+from ..ledger.errors import UsageError
 from ..ledger.states import DispatchState, IfUnknown
 from .protocols import Outcome, Prepared, QueryAnswer, QueryState, SlotView
 
@@ -23,7 +24,7 @@ class _Elsewhere:
         """There is nothing to look for."""
 
     def prepare(self, slot: SlotView) -> Prepared:
-        raise NotImplementedError(f"run the {self.executor} again that calls {slot.case.id}")
+        raise UsageError(f"case {slot.case.id} is called by a {self.executor} alone", f"run that {self.executor} again")
 
     async def open(self) -> None:
         """There is nothing to open."""
