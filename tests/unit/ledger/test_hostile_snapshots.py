@@ -349,6 +349,13 @@ def rewrite_event(forgery: Forgery, number: int, **changes: Any) -> None:
         row[4] = previous.hex()
 
 
+def leave_a_gap(forgery: Forgery) -> None:
+    """The last event bears the number behind its own, and the chain holds."""
+    before, last = forgery.table("events")[-2:]
+    last[0] += 1
+    last[4] = chained_hash(bytes.fromhex(before[4]), *last[:4]).hex()
+
+
 def swap_artifact(forgery: Forgery) -> None:
     name = next(iter(forgery.artifacts))
     forgery.artifacts[name] = forgery.artifacts[name][:-1] + b"?"
@@ -404,6 +411,7 @@ ROWS: dict[str, Callable[[Forgery], object]] = {
     "a case fewer": lambda found: found.drop("cases", where=lambda row: row["case_no"] == 8),
     "an event fewer": lambda found: found.drop("events", where=lambda row: row["event_no"] == 3),
     "the last event missing": lambda found: found.table("events").pop(),
+    "a gap in the numbers of events": leave_a_gap,
     "an event changed": lambda found: found.set("events", "at_us", 1, where=lambda row: row["event_no"] == 2),
     "an event that tells otherwise": lambda found: rewrite_event(found, 3, kind="run.stop_asked", body='{"reason":""}'),
     "an event of no kind": lambda found: rewrite_event(found, 3, kind="run.blessed"),
