@@ -137,11 +137,12 @@ class Scribe:
         A cancelled await does not orphan what it asked for: the outcome is waited for, what was committed is
         compensated by ``undo`` in a transaction of its own, and then the cancellation goes on.
         """
-        while self._queue.qsize() >= QUEUE_MAX:  # noqa: ASYNC110 -- the queue has no event of this loop
-            await asyncio.sleep(_ROOM_PAUSE_SECONDS)
+        cancelled = await self._room() if self._queue.qsize() >= QUEUE_MAX else None
         item = _Item(work, asyncio.get_running_loop())
         self._put(item)
         try:
+            if cancelled is not None:
+                raise cancelled
             await cast("asyncio.Future[None]", item.waiter)
         except asyncio.CancelledError:
             await self._after_cancel(item, undo)
@@ -156,6 +157,20 @@ class Scribe:
                 self._queue.put(_STOP)
         if os.getpid() == self._pid and threading.current_thread() is not self._thread:
             self._thread.join()
+
+    async def _room(self) -> asyncio.CancelledError | None:
+        """Wait for room in the queue, however often cancelled; the last cancellation, to go on with afterwards.
+
+        What is asked for may be the outcome of a call that was paid for. The scribe always comes to the end of what is
+        queued: it writes it or, after a failure, refuses it.
+        """
+        cancelled = None
+        while self._queue.qsize() >= QUEUE_MAX and os.getpid() == self._pid:
+            try:
+                await asyncio.sleep(_ROOM_PAUSE_SECONDS)  # the queue has no event of this loop
+            except asyncio.CancelledError as again:
+                cancelled = again
+        return cancelled
 
     async def _after_cancel(self, item: _Item, undo: Callable[[Transaction, Any], object] | None) -> None:
         loop = asyncio.get_running_loop()

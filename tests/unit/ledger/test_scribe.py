@@ -110,11 +110,18 @@ def cancelled(
     *,
     undo: Callable[[Transaction, Any], object] | None = None,
     times: int = 1,
+    is_full: bool = False,
 ) -> bool:
-    """Ask for the work, cancel the await while the scribe is busy, and say whether it ended as cancelled."""
+    """Ask for the work, cancel the await while the scribe is busy, and say whether it ended as cancelled.
+
+    ``is_full``: there is no room for it in the queue yet.
+    """
 
     async def main() -> bool:
-        with Batch(ledger):
+        with Batch(ledger) as batch, pytest.MonkeyPatch.context() as patch:
+            if is_full:
+                patch.setattr(scribe, "QUEUE_MAX", 1)
+                batch.ask("fills the queue", lambda tx: None)
             task = asyncio.ensure_future(ledger.write_async(work, undo=undo))
             for _ in range(times):
                 await asyncio.sleep(0)
@@ -135,14 +142,18 @@ def take_back(tx: Transaction, name: str) -> None:
     put(f"{name} taken back")(tx)
 
 
+@pytest.mark.parametrize("is_full", [False, True])
 @pytest.mark.parametrize("times", [1, 2, 3])
-def test_a_cancelled_await_is_compensated_however_often_it_is_cancelled(times: int, ledger: Ledger) -> None:
-    assert cancelled(ledger, put("asked"), undo=take_back, times=times)
+def test_a_cancelled_await_is_compensated_however_often_it_is_cancelled(
+    times: int, is_full: bool, ledger: Ledger
+) -> None:
+    assert cancelled(ledger, put("asked"), undo=take_back, times=times, is_full=is_full)
     assert stored(ledger) == {"asked taken back"}
 
 
-def test_a_cancelled_await_without_an_undo_keeps_what_was_asked(ledger: Ledger) -> None:
-    assert cancelled(ledger, put("asked"))
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_cancelled_await_without_an_undo_keeps_what_was_asked(is_full: bool, ledger: Ledger) -> None:
+    assert cancelled(ledger, put("asked"), times=2, is_full=is_full)
     assert stored(ledger) == {"asked"}
 
 
