@@ -252,16 +252,16 @@ class Guard:
             )
             for _ in range(count - 1)
         ]
-        for thread in others:
-            thread.start()
         try:
-            self._work(work, function)
-        except BaseException:
-            work.stop()
-            raise
-        finally:
             for thread in others:
-                thread.join()
+                thread.start()
+            self._work(work, function)
+            _wait_for_all(others)
+        except BaseException:
+            # Also an interrupt of a start or of the wait: threads that are left behind would go on to pay.
+            work.stop()
+            _wait_for_all(others)
+            raise
 
     def _work(self, work: GuardMapping, function: Callable[[Any], Any]) -> None:
         for asked, item, known in work:
@@ -386,6 +386,13 @@ async def _wait_for_async(run: GuardRun, key: str) -> None:
         # Threads hold keys too, and no event of a loop may be set from one.
         while not claim(run, key, is_async=True):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _wait_for_all(threads: Sequence[threading.Thread]) -> None:
+    """Those that run; one whose start was interrupted and that runs later finds nothing more to do."""
+    for thread in threads:
+        if thread.is_alive():
+            thread.join()
 
 
 def _dispatching(run: GuardRun, underway: Underway) -> Dispatching:

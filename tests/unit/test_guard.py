@@ -260,31 +260,6 @@ def test_generators_and_results_that_are_not_json_are_refused_with_their_remedy(
         assert guard.call("d", lambda: (1, 2)) == [1, 2], "as it will come back the next time"
 
 
-def test_map_gives_results_in_order_and_raises_the_first_failure_once_nothing_is_under_way(path: Path) -> None:
-    def picky(number: int) -> int:
-        if number == 3:
-            raise ValueError("three")
-        return number
-
-    with ts.guard("g", ledger=path) as guard:
-        with pytest.raises(ValueError, match="three"):
-            guard.map(picky, range(6), concurrency=2)
-        results = guard.map(picky, range(6), concurrency=2, return_exceptions=True)
-        assert [number for number in results if isinstance(number, int)] == [0, 1, 2, 4, 5]
-        assert isinstance(results[3], ValueError)
-
-
-def test_map_says_which_item_has_no_key_and_which_two_have_the_same(path: Path) -> None:
-    with ts.guard("g", ledger=path) as guard:
-        with pytest.raises(ts.UsageError, match=r"key=\.\.\."):
-            guard.map(len, [{"id": 1}])
-        with pytest.raises(ts.UsageError, match='two items have the key "x"'):
-            guard.map(len, ["a", "bc"], key=lambda item: "x")
-        for odd in (0, 2.5, None, "2"):
-            with pytest.raises(ts.UsageError, match="at a time"):
-                guard.map(len, ["a"], concurrency=odd)  # type: ignore[arg-type]
-
-
 def test_threads_that_come_to_one_key_at_the_same_time_make_one_call(path: Path) -> None:
     begun, go = threading.Event(), threading.Event()
 
@@ -458,19 +433,3 @@ def test_an_exception_that_counts_as_false_is_given_back_like_any_other(path: Pa
     with ts.guard("g", ledger=path) as guard:
         found = guard.map(fail, [1, 2], return_exceptions=True)
     assert [type(one) for one in found] == [Falsy, Falsy]
-
-
-def test_an_exit_on_another_thread_ends_the_map_and_its_call_is_unknown(path: Path) -> None:
-    on_both = threading.Barrier(2, timeout=10)
-
-    def leave(number: int) -> int:
-        on_both.wait()
-        if threading.current_thread() is not threading.main_thread():
-            raise SystemExit(3)
-        return number
-
-    with ts.guard("g", ledger=path) as guard:
-        with pytest.raises(SystemExit):
-            guard.map(leave, [1, 2], concurrency=2, return_exceptions=True)
-        summary = guard.summary()
-    assert (summary.called, summary.unknown) == (2, 1)
