@@ -66,6 +66,7 @@ def _of_run(reader: Reader, known: Known) -> Iterator[str]:
     yield from _plan(reader, history.run_key)
     yield from _slots(reader, history)
     yield from _open_ones(reader, history)
+    yield from _contaminated(reader, history)
     replayed = budgets_by_replay(reader, history, known.steps)
     for found, told in zip(budgets_of(reader, history.run_key), replayed, strict=True):
         if found != told:
@@ -124,3 +125,13 @@ def _open_ones(reader: Reader, history: RunHistory) -> Iterator[str]:
     told = {key: one.state for key, one in history.open_dispatches.items()}
     if dispatches != told:
         yield f"dispatches without an outcome: {dispatches}, told {told}"
+
+
+def _contaminated(reader: Reader, history: RunHistory) -> Iterator[str]:
+    rows = reader.each(
+        "SELECT slot_no, attempt_no FROM attempts WHERE run_key = ? AND contaminated = 1", (history.run_key,)
+    )
+    marked = {(slot_no, attempt_no) for slot_no, attempt_no in rows}
+    for slot_no, attempt_no in sorted(marked ^ history.contaminated):
+        is_marked = (slot_no, attempt_no) in marked
+        yield f"slot {slot_no!r} attempt {attempt_no!r}: contaminated {is_marked}, told {not is_marked}"

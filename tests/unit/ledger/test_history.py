@@ -13,6 +13,7 @@ from hypothesis.stateful import invariant
 
 from tallystick import ledger as package
 from tallystick.ledger import attempts, budgets, coordinators, run_ends
+from tallystick.ledger.contamination import mark_contaminated
 from tallystick.ledger.errors import UsageError
 from tallystick.ledger.history import history_at
 from tallystick.ledger.history_budgets import budgets_by_replay
@@ -216,3 +217,21 @@ def test_rows_that_were_changed_behind_the_history_are_found(ledger: Ledger) -> 
     with ledger.reading() as reader:
         (found,) = differences(reader)
     assert "slot 2" in found
+
+
+def test_a_mark_of_contamination_that_the_history_does_not_tell_is_found_and_so_is_one_that_is_missing(
+    ledger: Ledger,
+) -> None:
+    run = opened_run(ledger, 2)
+    for slot_no in (1, 2):
+        begin(ledger, run.run_key, slot_no)
+    ledger.write(lambda tx: mark_contaminated(tx, run.run_key, 2, 1, body={"reason": "an earlier holder"}))
+    with ledger.reading() as reader:
+        assert list(differences(reader)) == []
+    ledger.write(lambda tx: tx.change("UPDATE attempts SET contaminated = 1 - contaminated", ()))
+    with ledger.reading() as reader:
+        found = list(differences(reader))
+    assert [text.split(" ", 2)[2] for text in found] == [
+        "slot 1 attempt 1: contaminated True, told False",
+        "slot 2 attempt 1: contaminated False, told True",
+    ]

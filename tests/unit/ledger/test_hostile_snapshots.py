@@ -349,6 +349,13 @@ def rewrite_event(forgery: Forgery, number: int, **changes: Any) -> None:
         row[4] = previous.hex()
 
 
+def tell(forgery: Forgery, kind: str, body: str) -> None:
+    """One more event at the end."""
+    event_no, _, at_us, _, digest = forgery.table("events")[-1]
+    row = [event_no + 1, kind, at_us, body]
+    forgery.table("events").append([*row, chained_hash(bytes.fromhex(digest), *row).hex()])
+
+
 def leave_a_gap(forgery: Forgery) -> None:
     """The last event bears the number behind its own, and the chain holds."""
     before, last = forgery.table("events")[-2:]
@@ -419,6 +426,9 @@ ROWS: dict[str, Callable[[Forgery], object]] = {
                                                                  where=lambda row: row["state"] == "unknown"),
     "an unknown outcome made unsent": lambda found: found.set("slots", "state", "pending", where=slot(3)),
     "a failure made a success": lambda found: found.set("slots", "state", "selected", where=slot(2)),
+    "a mark of contamination that nothing tells of": lambda found: found.set("attempts", "contaminated", 1),
+    "contamination that no mark shows": lambda found: tell(
+        found, "attempt.contaminated", '{"attempt":1,"reason":"","slot":1}'),
     "another answer": lambda found: found.set("observations", "answer", '"no"', where=slot(1)),
     "another request": lambda found: found.set("calls", "payload", b"other".hex()),
     "a budget that was passed": lambda found: found.set("budgets", "limit_amount", 1),
