@@ -19,8 +19,10 @@ from .crashpoints import crashpoint
 from .durable import sync, sync_folder
 from .errors import LedgerBusy, LedgerDamaged, LedgerFailed
 from .failures import first_line
+from .import_care import discard_half_imported, remove_left_folders
 from .ledger import Ledger
 from .location import side_folder
+from .planning import discard_half_planned
 from .processes import ProcessIdentity
 from .publishing import followed, published
 from .whole_copy import copy_whole
@@ -40,12 +42,19 @@ class BackedUp:
 
 @attrs.frozen
 class Compacted:
-    """What compacting gave back; sizes in bytes, ``orphans`` counts files that belonged to no artifact."""
+    """What compacting gave back; sizes in bytes.
+
+    ``orphans`` counts files that belonged to no artifact; ``hidden_runs`` and ``unpacked`` what plans and imports had
+    left whose process died: runs that were never shown, and folders of imports.
+    """
 
     size_before: int
     size: int
     orphans: int
     orphan_bytes: int
+    hidden_runs: int
+    unpacked: int
+    unpacked_bytes: int
 
 
 def backup_ledger(ledger: Ledger, path: Path, *, force: bool = False) -> BackedUp:
@@ -97,18 +106,20 @@ def _copy_artifacts(copy: driver.Connection, source: Path, target: Path) -> tupl
 
 
 def compact_ledger(ledger: Ledger) -> Compacted:
-    """Write the file anew without its free pages, and remove files that belong to no artifact.
+    """Write the file anew without its free pages, and remove what the dead have left and what belongs to nothing.
 
     Nobody else may use the ledger meanwhile, nor another thread of this process. Raises LedgerBusy while somebody does,
     a reader too, LedgerDamaged where the file is damaged, and LedgerFailed where the disk has no room for the file once
     more; then every row is as it was.
     """
     _refuse_others(ledger)
+    unpacked, unpacked_bytes = remove_left_folders(ledger)  # first, because it makes room
     before = ledger.path.stat().st_size
     if shutil.disk_usage(ledger.path.parent).free < 2 * before:
         raise LedgerFailed(
             f"compacting needs {2 * before:,} bytes of free space for a while", "free space on the ledger's disk"
         )
+    hidden = discard_half_imported(ledger) + discard_half_planned(ledger)
     with ledger.alone() as connection:
         _refuse_others(ledger)
         try:
@@ -122,7 +133,8 @@ def compact_ledger(ledger: Ledger) -> Compacted:
         freed = sum(path.stat().st_size for path in orphans)
         for path in orphans:
             path.unlink()
-    return Compacted(before, ledger.path.stat().st_size, len(orphans), freed)
+    size = ledger.path.stat().st_size
+    return Compacted(before, size, len(orphans), freed, hidden, unpacked, unpacked_bytes)
 
 
 def _written_anew(ledger: Ledger, connection: driver.Connection) -> set[str]:

@@ -12,6 +12,7 @@ from .artifacts import files_in
 from .check_rules import Severity
 from .desk import size_of
 from .findings import Finding, finding_of
+from .import_care import left_folders
 from .lease_records import has_expired
 from .ledger import Ledger
 from .processes import ProcessIdentity
@@ -43,6 +44,8 @@ def leftovers(ledger: Ledger, reader: Reader) -> Iterator[Finding]:
     yield from _runs(reader, workers.dead)
     busy = {row[2] for row in leases}
     busy |= {row[0] for row in reader.rows("SELECT made_by FROM runs WHERE state IN ('planning', 'importing')")}
+    unpacked = [folder.name for folder in left_folders(ledger, reader)]
+    busy |= {name.partition("-")[0] for name in unpacked}
     yield from _warning(
         "worker.dead", "processes died without a word, and held nothing",
         (f"worker {worker_id}" for worker_id in sorted(workers.unrecorded - busy)),
@@ -52,6 +55,10 @@ def leftovers(ledger: Ledger, reader: Reader) -> Iterator[Finding]:
         "device.quarantined", "devices are in quarantine",
         (row[0] for row in reader.each("SELECT DISTINCT resource FROM leases WHERE state = 'quarantined'")),
         "look at each, then let it be used again with `tallystick device clear DEVICE --reason TEXT`",
+    )  # fmt: skip
+    yield from _warning(
+        "import.unpacked", f"folders in {ledger.path.name}.d/imports hold what imports had unpacked that were killed",
+        iter(unpacked), "`tallystick ledger compact` removes them, and so does the next `tallystick import FILE`",
     )  # fmt: skip
     wanted = {digest.removeprefix("sha256:") for (digest,) in reader.each(_IN_FILES)}
     yield from _warning(
@@ -113,7 +120,8 @@ def _runs(reader: Reader, dead: AbstractSet[str]) -> Iterator[Finding]:
     yield from _warning(
         "run.half_planned", "runs were being written by processes that have died",
         (f"run {run_id}" for run_id, worker_id in half if worker_id in dead),
-        "the next `tallystick run ORDER` removes plans, the next `tallystick import FILE` what an import left",
+        "`tallystick ledger compact` removes them; or the next `tallystick run ORDER` removes plans, the next"
+        " `tallystick import FILE` what an import left",
     )  # fmt: skip
     yield from _warning(
         "run.left_in_flight", "runs that nobody executes have planned observations in flight",

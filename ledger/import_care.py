@@ -9,15 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from .desk import size_of
 from .discarding import Hidden, delete_batch, half_imported
 from .ledger import Ledger, Reader
-from .location import make_side_folder
+from .location import make_side_folder, side_folder
 from .processes import ProcessIdentity
 from .snapshot_tables import RUN_TABLES
 from .transaction import Transaction
 
-__all__ = ["discard_half_imported", "discard_run", "import_folder"]
+__all__ = ["discard_half_imported", "discard_run", "import_folder", "left_folders", "remove_left_folders"]
 
+_FOLDER: Final = "imports"
 _ROWS_PER_BATCH: Final = 5_000
 _WORKER: Final = "SELECT pid, start_ticks, boot_id, host, ended_us FROM workers WHERE worker_id = ?"
 
@@ -25,15 +27,34 @@ _WORKER: Final = "SELECT pid, start_ticks, boot_id, host, ended_us FROM workers 
 @contextlib.contextmanager
 def import_folder(ledger: Ledger) -> Iterator[Path]:
     """An empty folder beside the ledger for what is unpacked; what dead processes left there is removed."""
-    parent = make_side_folder(ledger.path) / "imports"
+    parent = make_side_folder(ledger.path) / _FOLDER
     parent.mkdir(exist_ok=True)
-    _sweep(ledger, parent)
+    remove_left_folders(ledger)
     folder = parent / f"{ledger.worker_id}-{os.urandom(4).hex()}"
     folder.mkdir()
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def left_folders(ledger: Ledger, reader: Reader) -> list[Path]:
+    """The folders of imports whose process is proven dead."""
+    there = sorted((side_folder(ledger.path) / _FOLDER).glob("*"))
+    return [folder for folder in there if _is_dead(ledger, reader, folder.name.partition("-")[0])]
+
+
+def remove_left_folders(ledger: Ledger) -> tuple[int, int]:
+    """Remove these; returns how many they were, and the bytes of their files."""
+    with ledger.reading() as reader:
+        left = left_folders(ledger, reader)
+    count = freed = 0
+    for folder in left:
+        size = sum(size_of(path) for path in folder.rglob("*") if path.is_file())
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            count, freed = count + 1, freed + size
+    return count, freed
 
 
 def discard_half_imported(ledger: Ledger) -> int:
@@ -81,13 +102,6 @@ def _discard_head(tx: Transaction, import_id: str, run_key: int | None) -> None:
     )  # fmt: skip
     if run_key is not None:
         tx.change("DELETE FROM runs WHERE run_key = ? AND state = 'importing'", (run_key,))
-
-
-def _sweep(ledger: Ledger, parent: Path) -> None:
-    with ledger.reading() as reader:
-        for folder in parent.iterdir():
-            if _is_dead(ledger, reader, folder.name.partition("-")[0]):
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_dead(ledger: Ledger, reader: Reader, worker_id: str) -> bool:

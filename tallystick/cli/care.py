@@ -32,7 +32,7 @@ class BackupDone(BaseModel):
 
 
 class CompactDone(BaseModel):
-    """What ``ledger compact`` says; sizes in bytes. ``orphans`` counts files that belonged to no artifact."""
+    """What ``ledger compact`` says; sizes in bytes. See `Compacted` for what is counted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -42,6 +42,9 @@ class CompactDone(BaseModel):
     bytes: int
     orphans: int
     orphan_bytes: int
+    hidden_runs: int
+    unpacked: int
+    unpacked_bytes: int
 
 
 def backup(settings: Settings, path: Path, *, force: bool) -> int:
@@ -69,7 +72,8 @@ def compact(settings: Settings) -> int:
         made = compact_ledger(ledger)
         done = CompactDone(
             ledger=str(ledger.path), bytes_before=made.size_before, bytes=made.size, orphans=made.orphans,
-            orphan_bytes=made.orphan_bytes,
+            orphan_bytes=made.orphan_bytes, hidden_runs=made.hidden_runs, unpacked=made.unpacked,
+            unpacked_bytes=made.unpacked_bytes,
         )  # fmt: skip
     if settings.json:
         write_json(done)
@@ -79,6 +83,12 @@ def compact(settings: Settings) -> int:
     if done.orphans:
         screen.line(
             f"removed {plural(done.orphans, 'file')} that belonged to no artifact ({done.orphan_bytes:,} bytes)"
+        )
+    if done.hidden_runs:
+        screen.line(f"removed {plural(done.hidden_runs, 'run')} left half-written by processes that died")
+    if done.unpacked:
+        screen.line(
+            f"removed what {plural(done.unpacked, 'killed import')} had unpacked ({done.unpacked_bytes:,} bytes)"
         )
     screen.line("the ledger takes no more space than it needs", tone=Tone.GOOD)
     return 0

@@ -14,6 +14,7 @@ from tallystick.ledger.care import backup_ledger, compact_ledger
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.custody_changes import adopt
 from tallystick.ledger.errors import CustodyElsewhere, LedgerBusy, LedgerDamaged, LedgerFailed, UsageError
+from tallystick.ledger.import_care import remove_left_folders
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.snapshot_import import import_snapshot
 from tests.unit.ledger.children import Child
@@ -87,6 +88,48 @@ def test_compacting_gives_back_what_is_free_and_what_belongs_to_nothing(ledger: 
     go_on(ledger, run.run_id)
     assert check_ledger(ledger) == []
     assert every(ledger, "SELECT custody FROM runs") == [("held",)], "its file is still the same"
+
+
+@pytest.mark.parametrize(("point", "hidden"), [("import.verified", 0), ("import.batch@6", 1)])
+def test_what_a_killed_import_has_left_is_told_and_compacting_removes_it(
+    point: str, hidden: int, ledger: Ledger, other: Ledger, tmp_path: Path
+) -> None:
+    run = full_run(ledger)
+    exported(ledger, run.run_id, tmp_path / "s.zip")
+    with Child("import_slowly", other.path, tmp_path / "s.zip", crashpoint=point) as importing:
+        assert importing.end() == -9
+    told = {finding.code: finding for finding in check_ledger(other)}
+    assert told.keys() - {"artifact.orphan"} == {"import.unpacked", "run.half_planned"} - {hidden or "run.half_planned"}
+    (left,) = Path(f"{other.path}.d", "imports").iterdir()
+    assert left.name in told["import.unpacked"].what
+    assert all("`tallystick ledger compact` removes them" in one.remedy for one in told.values())
+    made = compact_ledger(other)
+    assert (made.hidden_runs, made.unpacked) == (hidden, 1)
+    assert made.unpacked_bytes
+    assert not left.exists()
+    assert every(other, "SELECT * FROM runs") == []
+    assert {finding.code for finding in check_ledger(other)} <= {"worker.dead"}
+
+
+def test_compacting_removes_a_plan_whose_process_died(ledger: Ledger) -> None:
+    with Child("plan", ledger.path, 3, crashpoint="run.planning.batch") as planning:
+        assert planning.end() == -9
+    assert compact_ledger(ledger).hidden_runs == 1
+    assert [finding.code for finding in check_ledger(ledger)] == ["worker.dead"]
+
+
+def test_what_a_living_import_has_unpacked_is_its_own(ledger: Ledger, other: Ledger, tmp_path: Path) -> None:
+    run = full_run(ledger)
+    exported(ledger, run.run_id, tmp_path / "s.zip")
+    with Child("import_slowly", other.path, tmp_path / "s.zip", pause_at="import.verified") as importing:
+        importing.wait_until_there()
+        assert check_ledger(other) == []
+        with pytest.raises(LedgerBusy, match=str(importing.pid)):
+            compact_ledger(other)
+        assert remove_left_folders(other) == (0, 0)
+        importing.let_go()
+        assert importing.end() == 0
+    assert rows_of(other, run.run_id) == rows_of(ledger, run.run_id)
 
 
 def test_a_ledger_that_somebody_uses_is_not_compacted(ledger: Ledger) -> None:
