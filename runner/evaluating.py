@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import attrs
 
@@ -16,7 +17,9 @@ from .descriptions import Description
 from .identity import IDENTITY_VERSION, Section, compare, evaluation_document
 from .work_order_judges import settings_of_judges
 
-__all__ = ["with_judges_of"]
+__all__ = ["is_of_judges", "with_judges_of"]
+
+_JUDGES: Final = "judges"
 
 
 def with_judges_of(ledger: Ledger, run: RunRow, description: Description) -> Description:
@@ -42,10 +45,15 @@ def with_judges_of(ledger: Ledger, run: RunRow, description: Description) -> Des
     return attrs.evolve(description, judges=sorted(description.judges, key=lambda judge: places[judge.name]))
 
 
+def is_of_judges(changed: IdentityChanged) -> bool:
+    """Whether it was raised for other judges, so that what is observed can be judged by these all the same."""
+    return all(line.startswith(f"{_JUDGES}.") for line in changed.differences)
+
+
 def _judge(identity: object, samples: int) -> dict[str, object]:
     assert isinstance(identity, Mapping)
     return {**identity, "samples": samples}
 
 
 def _document(judges: object) -> dict[str, object]:
-    return {"identity_version": IDENTITY_VERSION, Section.IDENTITY.value: {"judges": judges}}
+    return {"identity_version": IDENTITY_VERSION, Section.IDENTITY.value: {_JUDGES: judges}}

@@ -16,7 +16,7 @@ from ..ledger.ledger import Ledger
 from ..ledger.run_reads import RunRow, find_run, newest_of_name, newest_unfinished, run_by_digest, unfinished_of_name
 from ..runner.descriptions import Description, describe
 from ..runner.device_outlooks import DeviceOutlook, device_outlooks
-from ..runner.evaluating import with_judges_of
+from ..runner.evaluating import is_of_judges, with_judges_of
 from ..runner.identity import compare
 from ..runner.identity_changes import changes_of, refuse_changes
 from ..runner.preflight import Earlier, Preflight, preflight_of
@@ -132,14 +132,24 @@ def telling_how(settings: Settings, order: Path | None = None, choice: CaseChoic
     try:
         yield
     except IdentityChanged as changed:
-        more = (
-            "" if order is None else f"; `{settings.command('run', str(order), '--new', *_words(choice))}` pays for all"
-        )
-        remedy = (
-            "change it back, or make a new run of it that reuses what has not changed:"
-            f" `{_fork_command(settings, changed.run_id, order, choice)}`{more}; --json names every difference"
-        )
+        helps = _helps_for_judges if is_of_judges(changed) else _helps
+        remedy = f"{helps(settings, changed.run_id, order, choice)}; --json names every difference"
         raise IdentityChanged(changed.what, remedy, changed.run_id, changed.differences) from changed
+
+
+def _helps(settings: Settings, run_id: str, order: Path | None, choice: CaseChoice | None) -> str:
+    more = "" if order is None else f"; `{settings.command('run', str(order), '--new', *_words(choice))}` pays for all"
+    fork = _fork_command(settings, run_id, order, choice)
+    return f"change it back, or make a new run of it that reuses what has not changed: `{fork}`{more}"
+
+
+def _helps_for_judges(settings: Settings, run_id: str, order: Path | None, choice: CaseChoice | None) -> str:
+    judge = settings.command("judge", run_id, "judges.toml")
+    return (
+        "change them back, or judge what is observed by the new ones: give them a file of their own, with version,"
+        f" name and [[judges]], and `{judge}`; a new run reuses what is observed, too:"
+        f" `{_fork_command(settings, run_id, order, choice)}`"
+    )
 
 
 def _fork_command(settings: Settings, run_id: str, order: Path | None, choice: CaseChoice | None) -> str:

@@ -131,3 +131,20 @@ def test_judging_of_an_earlier_event_is_gone_on_with_at_that_event(project: Proj
     again = project.paste(earlier["command"], "--json").document
     assert (again["evaluation"], again["calls"]) == (earlier["evaluation"], 0)
     assert again["evaluation"] != newest
+
+
+def test_a_refused_change_of_judges_tells_how_to_judge_what_is_observed_by_the_new_ones(project: Project) -> None:
+    """Also where no work order is given, and the code of a judge is what was changed."""
+    project.write("judge.py", "def grounded(answer):\n    return True\n")
+    by_code = JUDGED_BY_CODE.partition("\n\n")[2]
+    order = project.order()
+    order.write_text(order.read_text().replace('[[judges]]\nkind = "exact"\n', by_code))
+    project.give("run", order, "--limit", 1)
+    project.write("judge.py", "def grounded(answer):\n    return False\n")
+    project.write("judges.toml", JUDGED_BY_CODE)
+    for refused in (project.give("run", order), project.give("resume"), project.give("resume", "--check")):
+        judge, fork = commands_in(refused.err)
+        assert (refused.status, refused.err.count("\n")) == (4, 1)
+        assert project.paste(judge, "--json").document["judges"][0]["judged"] == 1
+        assert project.paste(fork, "--dry-run").status == 0
+    assert project.calls == 1
