@@ -13,6 +13,7 @@ from .coordinators import Coordinator, coordinator_of, open_run, recover_in_flig
 from .crashpoints import crashpoint
 from .custody import elsewhere
 from .errors import ContentsLeftOut, LedgerError, RunBusy, RunNotFound, RunNotResumable, UsageError
+from .evaluation_holds import SOLITARY_DEATHS_MAX, left_under_way, recover_judgments
 from .holders import dead_leases, let_go_of_run
 from .lease_takeover import end_in_flight
 from .ledger import Ledger
@@ -135,6 +136,7 @@ def lose_custody(ledger: Ledger, run_id: str, *, epoch: int, snapshot: str) -> b
         recover_in_flight(tx, run_key, None, solitary_deaths_max=0)
         _leave_device_calls(tx, run_key)
         let_go_of_run(tx, run_key, dead, then=_IMPORT_AGAIN)
+        _leave_judgments(tx, run_key, left_under_way(tx, run_key))
         tx.event(run_key, "run.custody_lost", {"state": state, "epoch": epoch, "snapshot": snapshot})
         for new in (RunState.MOVING, RunState.MOVED):
             tx.change("UPDATE runs SET state = ?, custody = ?, custody_epoch = ? WHERE run_key = ?",
@@ -188,6 +190,8 @@ def _begin_move(tx: Transaction, run: _Standing, hold: Coordinator | None, dead:
         raise RunBusy(f"run {run.run_id} was taken over meanwhile", "try again", run.run_id)
     _leave_device_calls(tx, run.run_key)
     let_go_of_run(tx, run.run_key, dead, then=_MOVE_AGAIN)
+    # As for attempts, which `open_run` has found: whoever was at them is proven dead, which is charged where it is due.
+    _leave_judgments(tx, run.run_key, left_under_way(tx, run.run_key), solitary_deaths_max=SOLITARY_DEATHS_MAX)
     if hold is not None:
         tx.event(run.run_key, "run.left", {"worker": tx.worker_id, "reason": _MOVING, "active_us": 0})
     tx.move("run", RunState.MOVING, "UPDATE runs SET state = 'moving', custody = 'moving', custody_epoch = ?"
@@ -206,6 +210,14 @@ def _leave_device_calls(tx: Transaction, run_key: int) -> None:
     )
     for (set_id,) in sets:
         end_in_flight(tx, set_id, is_dead=False, message="its holder is gone")
+
+
+def _leave_judgments(
+    tx: Transaction, run_key: int, evaluations: Iterable[int], *, solitary_deaths_max: int = 0
+) -> None:
+    """What judges were at waits again or has no verdict, as where an evaluation is gone on with after a death."""
+    for number in evaluations:
+        recover_judgments(tx, run_key, number, dead_worker="", solitary_deaths_max=solitary_deaths_max)
 
 
 def _adopt(tx: Transaction, run_id: str, reason: str, made_by: str, *, elsewhere_held: str | None) -> Adopted:
@@ -233,6 +245,8 @@ def _adopt(tx: Transaction, run_id: str, reason: str, made_by: str, *, elsewhere
     if custody in (CustodyState.MOVING, CustodyState.MOVED):
         tx.change("UPDATE runs SET state = ? WHERE run_key = ?", (_state_before(tx, run_key), run_key))
     tx.change("UPDATE runs SET custody = 'held', custody_epoch = ? WHERE run_key = ?", (epoch + 1, run_key))
+    # Before leases are lost: what a process of this host judges in the copy is answered yet.
+    judged = left_under_way(tx, run_key)
     # Whoever held something of it belongs to the past that the reason speaks of.
     _leave_device_calls(tx, run_key)
     tx.change("UPDATE leases SET state = 'lost', ended_us = ?, reason = 'the run was adopted'"
@@ -242,4 +256,5 @@ def _adopt(tx: Transaction, run_id: str, reason: str, made_by: str, *, elsewhere
     })  # fmt: skip
     # Whoever was at it is not here, so its death is charged to no case.
     recovered = recover_in_flight(tx, run_key, None, solitary_deaths_max=0)
+    _leave_judgments(tx, run_key, judged)
     return Adopted(run_id, CustodyState(custody), epoch + 1, recovered.unknown)

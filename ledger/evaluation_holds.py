@@ -32,6 +32,7 @@ __all__ = [
     "EvaluationHold",
     "RecoveredJudgments",
     "leave_evaluation",
+    "left_under_way",
     "open_evaluation",
     "recover_judgments",
 ]
@@ -97,7 +98,8 @@ def recover_judgments(
 ) -> RecoveredJudgments:
     """Classify every judgment that somebody was at; the caller knows that nobody is at one now.
 
-    Those that wait again are suspects: a death is charged only to one that was alone, and after so many it is given up.
+    Those that wait again are suspects: a death is charged only to one that was alone, and after so many it is given up;
+    ``solitary_deaths_max`` 0 charges none with it.
     """
     left = tx.rows(
         "SELECT judge_no, slot_no, attempt_no, sample_no, solitary, solitary_deaths FROM judgments"
@@ -107,12 +109,28 @@ def recover_judgments(
     )
     counts = {"again": 0, "undecided": 0, "parked": 0}
     for judge_no, slot_no, attempt_no, sample_no, solitary, deaths in left:
-        deaths += int(bool(solitary) and len(left) == 1)
+        deaths += int(bool(solitary) and len(left) == 1 and solitary_deaths_max > 0)
+        is_deadly = 0 < solitary_deaths_max <= deaths
         row = JudgmentRow(judge_no, slot_no, attempt_no, sample_no=sample_no)
-        counts[_recover_one(tx, run_key, evaluation_no, row, deaths, deaths >= solitary_deaths_max)] += 1
+        counts[_recover_one(tx, run_key, evaluation_no, row, deaths, is_deadly)] += 1
     if left:
         tx.event(run_key, "evaluation.recovered", {"evaluation": evaluation_no, "worker": dead_worker, **counts})
     return RecoveredJudgments(dead_worker, **counts)
+
+
+def left_under_way(tx: Transaction, run_key: int) -> tuple[int, ...]:
+    """The run's evaluations, its own among them, of which a judgment is under way and which no process holds.
+
+    The caller knows of the run's own that nobody is at it: whoever executes the run holds that, too.
+    """
+    rows = tx.rows(
+        "SELECT DISTINCT j.evaluation_no FROM judgments j INDEXED BY judgments_open WHERE j.run_key = ?"
+        " AND j.state = 'judging' AND j.state IN ('pending', 'judging') AND NOT EXISTS (SELECT 1 FROM evaluations e"
+        " JOIN leases l ON l.resource = 'evaluation:' || e.evaluation_id AND l.state = 'held'"
+        " WHERE e.run_key = j.run_key AND e.evaluation_no = j.evaluation_no) ORDER BY j.evaluation_no",
+        (run_key,),
+    )
+    return tuple(row[0] for row in rows)
 
 
 def _recover_one(

@@ -10,11 +10,15 @@ import pytest
 from tallystick.ledger import (
     coordinators,
     custody_changes,
+    evaluation_holds,
     run_ends,
     snapshot_export,
     snapshot_import,
     snapshot_shared,
 )
+from tallystick.ledger.canonical import digest_of_bytes
+from tallystick.ledger.check_rules import Severity
+from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.custody_changes import adopt
 from tallystick.ledger.errors import (
     RefusedError,
@@ -24,13 +28,19 @@ from tallystick.ledger.errors import (
     TransitionRefused,
     UsageError,
 )
+from tallystick.ledger.evaluations import create_evaluation, write_set
+from tallystick.ledger.judgment_calls import JudgeIntent, begin_judgment, end_judgment_call
+from tallystick.ledger.judgments import mark_judging
 from tallystick.ledger.lease_calls import LeaseCall, begin_lease_call
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.moving import move_runs
+from tallystick.ledger.planning import JudgePlan, PlannedRun
+from tallystick.ledger.records import DispatchFacts, JudgmentKey, JudgmentRow
 from tallystick.ledger.snapshot_import import import_snapshot
+from tallystick.ledger.states import DispatchState, IfUnknown
 from tests.unit.ledger.children import Child
 from tests.unit.ledger.devices import device, granted_to, held_under, other_worker, write_as
-from tests.unit.ledger.factories import every, new_ledger, one
+from tests.unit.ledger.factories import evaluation_plan, every, hold, new_ledger, one
 from tests.unit.ledger.snapshots import exported, full_run, go_on, rows_of
 from tests.unit.ledger.test_custody import as_of_another_host, carry, custody, sound
 
@@ -115,6 +125,72 @@ def test_what_a_dead_process_had_asked_of_a_device_is_unknown_where_the_run_goes
         carry(ledger, other, run.run_id, tmp_path)
         adopt(other, run.run_id, reason="that machine is gone", made_by="me")
     assert one(other, "SELECT state FROM dispatches WHERE call_id = 'reset-1'") == ("unknown",)
+    sound(other)
+
+
+def judged_by_the_dead(ledger: Ledger, run: PlannedRun) -> None:
+    """A dead process was at three judgments of an evaluation, two of them by calls, and at one of the run's own."""
+    dead = other_worker(ledger, "dead")
+    plan = evaluation_plan("theirs", JudgePlan("strict", "model", "{}"))
+    row = ledger.write(lambda tx: create_evaluation(tx, run.run_id, plan))
+    write_as(ledger, dead, lambda tx: evaluation_holds._take(tx, row, None, 3))
+    assert ledger.write(lambda tx: write_set(tx, row))
+    for slot_no, attempt_no, if_unknown in ((1, 1, IfUnknown.KEEP), (4, 2, IfUnknown.REPEAT)):
+        key = JudgmentKey(row.run_key, row.evaluation_no, 1, slot_no, attempt_no, 1)
+        asked = digest_of_bytes(b"ask")
+        intent = JudgeIntent(key, f"judges-{slot_no}", "{}", b"ask", asked, 3, if_unknown, (hold(1),))
+        write_as(ledger, dead, lambda tx, intent=intent: begin_judgment(tx, intent))  # type: ignore[misc]
+    at_once = [JudgmentKey(row.run_key, row.evaluation_no, 1, 6, 1, 1), JudgmentKey(row.run_key, 1, 1, 6, 1, 1)]
+    write_as(ledger, dead, lambda tx: mark_judging(tx, at_once))
+
+
+@pytest.mark.parametrize("way", ["move", "adopt", "lose"])
+def test_what_a_dead_process_was_judging_is_under_way_nowhere_once_the_run_is_anothers(
+    way: str, ledger: Ledger, other: Ledger, tmp_path: Path
+) -> None:
+    run = full_run(ledger)
+    if way == "lose":
+        carry(ledger, other, run.run_id, tmp_path)
+        adopt(other, run.run_id, reason="that machine is gone", made_by="me")
+        judged_by_the_dead(ledger, run)
+        with pytest.raises(SnapshotDiverged, match="goes on here no more"):
+            carry(other, ledger, run.run_id, tmp_path)
+    elif way == "move":
+        judged_by_the_dead(ledger, run)
+        move_runs(ledger, [run.run_id], tmp_path / "m.zip")
+        import_snapshot(other, tmp_path / "m.zip")
+    else:
+        judged_by_the_dead(ledger, run)
+        carry(ledger, other, run.run_id, tmp_path)
+        adopt(other, run.run_id, reason="that machine is gone", made_by="me")
+    for found in {"move": (ledger, other), "adopt": (other,), "lose": (ledger,)}[way]:
+        calls = "SELECT d.state, r.state FROM dispatches d JOIN reservations r USING (call_id, dispatch_no)"
+        assert every(found, f"{calls} WHERE call_id LIKE 'judges-%'") == 2 * [("unknown", "held")]
+        judged = "SELECT evaluation_no, slot_no, state, reason, solitary_deaths FROM judgments WHERE slot_no <> 1"
+        assert every(found, f"{judged} ORDER BY evaluation_no, slot_no") == [
+            (1, 6, "pending", None, 0), (2, 4, "pending", None, 0), (2, 6, "pending", None, 0)
+        ]  # fmt: skip
+        undecided = "SELECT state, reason FROM judgments WHERE evaluation_no = 2 AND slot_no = 1"
+        assert one(found, undecided) == ("no_verdict", "unknown_outcome")
+        assert [one for one in check_ledger(found) if one.severity is Severity.ERROR] == []
+        assert every(found, "SELECT 1 FROM leases WHERE state = 'held'") == []
+
+
+def test_what_is_judged_in_a_copy_while_it_is_adopted_gets_its_answer(
+    ledger: Ledger, other: Ledger, tmp_path: Path
+) -> None:
+    run = full_run(ledger)
+    carry(ledger, other, run.run_id, tmp_path)
+    plan = evaluation_plan("here", JudgePlan("strict", "model", "{}"))
+    row = other.write(lambda tx: create_evaluation(tx, run.run_id, plan))
+    evaluation_holds.open_evaluation(other, row)
+    assert other.write(lambda tx: write_set(tx, row))
+    key = JudgmentKey(row.run_key, row.evaluation_no, 1, 1, 1, 1)
+    intent = JudgeIntent(key, "judges-1", "{}", b"ask", digest_of_bytes(b"ask"), 3, IfUnknown.KEEP, ())
+    sent = other.write(lambda tx: begin_judgment(tx, intent))
+    adopt(other, run.run_id, reason="that machine is gone", made_by="me")
+    verdict = JudgmentRow(1, 1, 1, passed=True, call_id=sent.call_id)
+    other.write(lambda tx: end_judgment_call(tx, key, sent, DispatchFacts(DispatchState.ANSWERED), verdict))
     sound(other)
 
 
