@@ -43,6 +43,7 @@ from .qualification import note_qualifications
 from .request_bounds import bounded_units_of, refuse_unbounded, request_bounds
 from .retry_policy import retry_policy
 from .stopping import StopSwitch
+from .tally import JudgingTally
 from .work_order_budgets import read_budgets
 from .work_order_build import build_judges_of
 from .work_order_files import Place
@@ -170,8 +171,7 @@ async def run_evaluation(
     *,
     stop: StopSwitch | None = None,
     concurrency: int | None = None,
-    on_start: Callable[[int], None] = lambda waiting: None,
-    on_given: Callable[[int], None] = lambda count: None,
+    on_start: Callable[[JudgingTally], None] = lambda tally: None,
 ) -> SessionEnd:
     """Give what waits in the evaluation; one that has ended makes no call.
 
@@ -189,8 +189,9 @@ async def run_evaluation(
         return SessionEnd()
     execution = session.description.order.execution
     hold = open_evaluation(ledger, row, solitary_deaths_max=execution.solitary_deaths_max)
-    on_start(_waiting(ledger, row))
-    made = JudgeSession(ledger, row, judging, stop=switch, on_given=on_given)
+    tally = JudgingTally(_waiting(ledger, row))
+    on_start(tally)
+    made = JudgeSession(ledger, row, judging, stop=switch, tally=tally)
     switch.attach()
     try:
         await made.judge()

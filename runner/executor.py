@@ -115,7 +115,7 @@ class Executor:
         self._flights = FlightWatch(abandon=self._replace_worker)
         self._pace = Pace(execution.rate_per_second, stop)
         self._go_on_waiting()
-        self._judging = InlineJudging(ledger, coordinator.run_key, execution)
+        self._judging = InlineJudging(ledger, coordinator.run_key, execution, tally=tally.judging)
         self._steps = AttemptSteps(
             ledger, coordinator, execution, flights=self._flights, stop=stop, tally=tally, pace=self._pace,
             judging=self._judging,

@@ -25,6 +25,7 @@ from .qualification import note_qualifications
 from .request_bounds import bounded_units_of, request_bounds
 from .stopping import StopSwitch
 from .stored_cases import case_of
+from .tally import JudgingTally
 
 if TYPE_CHECKING:
     from .executor import Execution, VariantSide
@@ -35,8 +36,9 @@ __all__ = ["InlineJudging", "case_of"]
 class InlineJudging:
     """Judges what one run observes."""
 
-    def __init__(self, ledger: Ledger, run_key: int, execution: Execution) -> None:
+    def __init__(self, ledger: Ledger, run_key: int, execution: Execution, *, tally: JudgingTally) -> None:
         self._ledger = ledger
+        self._tally = tally
         self._run_key = run_key
         self._execution = execution
         self._judges: Sequence[Judge] = execution.judges
@@ -102,7 +104,7 @@ class InlineJudging:
             self._sides(), _names(execution.sides), execution.policy, execution.concurrency,
             execution.deadline_seconds, execution.grace_seconds, execution.rate_per_second,
         )  # fmt: skip
-        await JudgeSession(self._ledger, row, judging, stop=stop).judge()
+        await JudgeSession(self._ledger, row, judging, stop=stop, tally=self._tally).judge()
 
     async def _written(self, after: int) -> int | None:
         return await self._ledger.write_async(lambda tx: write_rest(tx, self._run_key, after_slot=after))

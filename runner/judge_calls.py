@@ -34,12 +34,13 @@ from ..ledger.transaction import Transaction
 from ..ledger.verdicts import NoVerdictReason
 from .judge_protocols import CallingJudge
 from .judging import judge_error
-from .outcome_facts import facts_of, interrupted_outcome
+from .outcome_facts import facts_of, interrupted_outcome, said_of
 from .pacing import Pace
 from .protocols import Dispatching, NoVerdict, Observed, Outcome, Prepared, SlotView, Verdict, WireProgress
 from .request_bounds import RequestBounds
 from .retry_policy import RetryPolicy
 from .stopping import StopSwitch
+from .tally import JudgingTally
 from .verdict_rows import by_judge, checked, judgment_row
 
 __all__ = ["Asked", "JudgeCalls", "read_safely"]
@@ -80,6 +81,7 @@ class JudgeCalls:
         deadline_seconds: float,
         pace: Pace,
         stop: StopSwitch,
+        tally: JudgingTally,
     ) -> None:
         self._ledger = ledger
         self._holds = holds
@@ -88,6 +90,7 @@ class JudgeCalls:
         self._deadline_seconds = deadline_seconds
         self._pace = pace
         self._stop = stop
+        self._tally = tally
         self._busy = self._waiting = self._ended_count = 0
         self._ended = asyncio.Event()
         self.dispatches = 0
@@ -242,6 +245,7 @@ class JudgeCalls:
         self, asked: Asked, sent: DispatchKey, facts: DispatchFacts, outcome: Outcome
     ) -> DispatchKey | bool:
         """The next dispatch of the call; True where it is given up, False where somebody asked to stop."""
+        self._tally.fail(said_of(outcome), self._ledger.clock.now_us())
         wait = self._policy.wait_seconds(sent.dispatch_no, retry_after_seconds=outcome.retry_after_seconds)
         if outcome.retry_after_seconds:
             self._pace.hold(asked.key.judge_no, outcome.retry_after_seconds)
@@ -289,6 +293,10 @@ class JudgeCalls:
 
         is_given = await self._ledger.write_async(work)
         crashpoint("judgment.outcome.committed")
+        if outcome.state is DispatchState.ANSWERED:
+            self._tally.judged(row.reason, row.explanation, self._ledger.clock.now_us())
+        else:
+            self._tally.fail(said_of(outcome), self._ledger.clock.now_us())
         self._has_ended()
         return is_given
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import attrs
@@ -34,6 +34,7 @@ from .request_bounds import RequestBounds
 from .retry_policy import RetryPolicy
 from .stopping import StopSwitch
 from .stored_cases import case_of
+from .tally import JudgingTally
 from .verdict_rows import judgment_row
 
 __all__ = ["JudgeSession", "JudgeSide", "Judging"]
@@ -87,14 +88,14 @@ class JudgeSession:
         judging: Judging,
         *,
         stop: StopSwitch,
-        on_given: Callable[[int], None] = lambda count: None,
+        tally: JudgingTally,
     ) -> None:
         self._ledger = ledger
         self._row = evaluation
         self._judging = judging
         self._sides = {side.judge_no: side for side in judging.sides}
         self._stop = stop
-        self._on_given = on_given
+        self._tally = tally
         self._cache = VerdictCache(ledger, is_used=judging.uses_cache)
         pace = Pace(judging.rate_per_second, stop)
         self._go_on_waiting(pace)
@@ -106,6 +107,7 @@ class JudgeSession:
             deadline_seconds=judging.deadline_seconds,
             pace=pace,
             stop=stop,
+            tally=tally,
         )
         self._waiting: list[OpenJudgment] = []
         self._feeds = [_Cursor(side.judge_no) for side in judging.sides if not is_instant(side.judge)]
@@ -253,7 +255,7 @@ class JudgeSession:
         else:
             given = await self._ask(key, side, observed, solitary=solitary)
         if given:
-            self._on_given(1)
+            self._tally.given += 1
         return given
 
     async def _ask(self, key: JudgmentKey, side: JudgeSide, observed: Observed, *, solitary: bool) -> bool:
@@ -273,6 +275,7 @@ class JudgeSession:
         )  # fmt: skip
         await self._ledger.write_async(lambda tx: add_judgments(tx, key.run_key, key.evaluation_no, [row]))
         crashpoint("judgment.committed")
+        self._tally.judged(row.reason, row.explanation, self._ledger.clock.now_us())
         return True
 
     async def _call(
@@ -345,7 +348,7 @@ class JudgeSession:
         run_key, number = self._row.run_key, self._row.evaluation_no
         await self._ledger.write_async(lambda tx: add_judgments(tx, run_key, number, rows))
         crashpoint("judgment.committed")
-        self._on_given(len(rows))
+        self._tally.given += len(rows)
 
     def _observed(self, one: OpenJudgment) -> Observed:
         case = case_of(one.case_id, one.input, one.expected, one.metadata)

@@ -31,6 +31,7 @@ from .qualification_models import LabelledSetPart, LabelLine, QualifiedLine, Qua
 from .results import ExitStatus, NextMove, RunOutcome
 from .sessions import find_or_create, run_session
 from .stopping import StopSwitch
+from .tally import JudgingTally
 from .work_order import WorkOrder
 from .work_order_judges import AnyJudge, JudgeSpec
 
@@ -49,8 +50,7 @@ async def qualify(
     concurrency: int | None = None,
     ledger_option: str = "",
     command: str = "",
-    on_start: Callable[[int], None] = lambda waiting: None,
-    on_given: Callable[[int], None] = lambda count: None,
+    on_start: Callable[[JudgingTally], None] = lambda tally: None,
 ) -> QualifyEnd:
     """Judge the labelled observations, keep each judge's figures, and say them.
 
@@ -66,9 +66,7 @@ async def qualify(
     if outcome.state != "finished":
         return _unobserved(ledger, labelled, outcome, command=f"{command}{ledger_option}")
     found = find_or_create_evaluation(ledger, session.run, description)
-    done = await run_evaluation(
-        ledger, found, stop=switch, concurrency=concurrency, on_start=on_start, on_given=on_given
-    )
+    done = await run_evaluation(ledger, found, stop=switch, concurrency=concurrency, on_start=on_start)
     return _end(ledger, order, labelled, found.row, done, ledger_option=ledger_option, command=command)
 
 

@@ -6,7 +6,7 @@ import attrs
 
 from ..ledger.states import SlotState
 
-__all__ = ["PassedOver", "Tally"]
+__all__ = ["JudgingTally", "PassedOver", "Tally"]
 
 
 @attrs.frozen
@@ -16,6 +16,32 @@ class PassedOver:
     resource: str
     why: str
     is_for_operator: bool = False
+
+
+@attrs.define
+class JudgingTally:
+    """The judgments that waited when judging began, how many were given since, and why the newest has no verdict.
+
+    ``trouble`` is ``reason: message`` (no secret), ``trouble_since_us`` the instant of the first one since the last
+    verdict, None where there was none.
+    """
+
+    waiting: int = 0
+    given: int = 0
+    trouble: str = ""
+    trouble_since_us: int | None = None
+
+    def judged(self, reason: str | None, explanation: str, at_us: int) -> None:
+        """A judge was asked, and gave a verdict or the reason why there is none."""
+        if reason is None:
+            self.trouble_since_us = None
+        else:
+            self.fail(f"{reason}: {explanation}" if explanation else reason, at_us)
+
+    def fail(self, said: str, at_us: int) -> None:
+        """Remember why there is no verdict."""
+        self.trouble = said
+        self.trouble_since_us = at_us if self.trouble_since_us is None else self.trouble_since_us
 
 
 @attrs.define
@@ -36,6 +62,7 @@ class Tally:
     waits_until_us: int | None = None
     waits_for: dict[str, str] = attrs.field(factory=dict)
     passed_over: list[PassedOver] = attrs.field(factory=list)
+    judging: JudgingTally = attrs.field(factory=JudgingTally)
 
     @property
     def planned(self) -> int:

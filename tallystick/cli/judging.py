@@ -94,9 +94,8 @@ def _to_end(
         async def judged() -> SessionEnd:
             try:
                 return await run_evaluation(
-                    ledger, session, stop=switch, concurrency=concurrency, on_start=display.start,
-                    on_given=display.given,
-                )  # fmt: skip
+                    ledger, session, stop=switch, concurrency=concurrency, on_start=display.start
+                )
             finally:
                 await display.end()
 

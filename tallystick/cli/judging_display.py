@@ -7,7 +7,10 @@ import time
 from typing import IO, Any, Final
 
 from ..runner.stopping import StopSwitch
-from .screen import PlainScreen, is_terminal
+from ..runner.tally import JudgingTally
+from .live import trouble_of, trouble_reason
+from .screen import PlainScreen, is_terminal, safe
+from .words import joined
 
 __all__ = ["JudgingDisplay"]
 
@@ -16,26 +19,21 @@ _PLAIN_SECONDS: Final = 5.0
 
 
 class JudgingDisplay:
-    """Counts what is given, and shows it from a task on the loop that judges."""
+    """Follows a session's tally from a task on the loop that judges."""
 
     def __init__(self, switch: StopSwitch, stream: IO[str], *, is_silent: bool) -> None:
         self._switch = switch
         self._stream = stream
         self._is_silent = is_silent
-        self._waiting = 0
-        self._given = 0
+        self._tally = JudgingTally()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, waiting: int) -> None:
-        """Begin to show, on the running loop."""
-        self._waiting = waiting
-        if not self._is_silent and waiting:
+    def start(self, tally: JudgingTally) -> None:
+        """Begin to follow it, on the running loop."""
+        self._tally = tally
+        if not self._is_silent and tally.waiting:
             follow = self._on_terminal if is_terminal(self._stream) else self._in_lines
             self._task = asyncio.get_running_loop().create_task(follow(), name="tallystick-display")
-
-    def given(self, count: int) -> None:
-        """So many judgments more are given."""
-        self._given += count
 
     async def end(self) -> None:
         """Stop; nothing of it stays on a terminal."""
@@ -44,12 +42,15 @@ class JudgingDisplay:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _in_lines(self) -> None:
-        screen, spoken = PlainScreen(self._stream), time.monotonic()
+        screen, spoken, reasons = PlainScreen(self._stream), time.monotonic(), {""}
         while True:
             await asyncio.sleep(_TERMINAL_SECONDS)
-            if time.monotonic() - spoken >= _PLAIN_SECONDS:
+            # A judge that begins to fail is told of at once, once for each reason.
+            is_new = trouble_reason(self._tally) not in reasons
+            if is_new or time.monotonic() - spoken >= _PLAIN_SECONDS:
+                reasons.add(trouble_reason(self._tally))
                 spoken = time.monotonic()
-                screen.line(self._line())
+                screen.line(joined(self._lines()))
 
     async def _on_terminal(self) -> None:
         from rich.console import Console
@@ -67,9 +68,11 @@ class JudgingDisplay:
         from rich.progress_bar import ProgressBar
         from rich.text import Text
 
-        bar = Padding(ProgressBar(total=max(1, self._waiting), completed=self._given), 0)
-        return Group(bar, Text(self._line()))
+        bar = Padding(ProgressBar(total=max(1, self._tally.waiting), completed=self._tally.given), 0)
+        return Group(bar, *(Text(safe(line), overflow="ellipsis", no_wrap=True) for line in self._lines()))
 
-    def _line(self) -> str:
+    def _lines(self) -> list[str]:
         stopping = "; stopping, Ctrl-C again leaves at once" if self._switch.is_asked else ""
-        return f"{self._given} of {self._waiting} judged{stopping}"
+        head = f"{self._tally.given} of {self._tally.waiting} judged{stopping}"
+        # On a line of its own, as a terminal cuts what is too long.
+        return [head, *filter(None, [trouble_of(self._tally, "verdict")])]

@@ -13,12 +13,12 @@ from ..ledger.states import SlotState
 from ..runner.budget_spec import shown_amount, unit_key
 from ..runner.reports import instant
 from ..runner.stopping import StopSwitch
-from ..runner.tally import Tally
+from ..runner.tally import JudgingTally, Tally
 from .screen import PlainScreen, is_terminal, safe
 from .settings import Settings
 from .words import duration, joined, money_or_count
 
-__all__ = ["Display", "Pace", "progress_lines"]
+__all__ = ["Display", "Pace", "progress_lines", "trouble_of", "trouble_reason"]
 
 _TERMINAL_SECONDS: Final = 0.25
 _PLAIN_SECONDS: Final = 5.0
@@ -54,8 +54,7 @@ class Display:
 
     async def _in_lines(self, tally: Tally) -> None:
         screen, pace = PlainScreen(sys.stderr), Pace(tally)
-        said_stop, spoken, told = False, time.monotonic(), ""
-        reasons: set[str] = set()
+        said_stop, spoken, told, reasons = False, time.monotonic(), "", {""}
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             if self._switch.is_asked and not said_stop:
@@ -65,10 +64,9 @@ class Display:
             # A run that stands still for want of a device says so at once.
             is_new, told = bool(waits) and waits != told, waits
             # So does one whose sends begin to fail, once for each reason.
-            if (reason := _reason(tally)) is not None and reason not in reasons:
-                reasons.add(reason)
-                is_new = True
-            if is_new or time.monotonic() - spoken >= _PLAIN_SECONDS:
+            new = {trouble_reason(tally), trouble_reason(tally.judging)} - reasons
+            reasons |= new
+            if is_new or new or time.monotonic() - spoken >= _PLAIN_SECONDS:
                 spoken = time.monotonic()
                 screen.line(joined(self._lines(tally, pace)))
 
@@ -129,19 +127,21 @@ def progress_lines(ledger: Ledger, run_key: int, tally: Tally, *, seconds_left: 
         *(f"waits for {device}" for device in tally.waits_for.values()),
     ])  # fmt: skip
     # On a line of its own, as a terminal cuts what is too long.
-    return [head, *filter(None, [_trouble(tally)]), *(_budget(state) for state in states)]
+    troubles = [trouble_of(tally, "observation"), trouble_of(tally.judging, "verdict")]
+    return [head, *filter(None, troubles), *(_budget(state) for state in states)]
 
 
-def _trouble(tally: Tally) -> str:
-    """What the newest send without an answer said, and since when there was no other."""
+def trouble_of(tally: Tally | JudgingTally, lacking: str) -> str:
+    """Why the newest that was asked for is lacking, and since when there was none; empty where all is well."""
     if tally.trouble_since_us is None:
         return ""
     said = tally.trouble if len(tally.trouble) <= _CAUSE_MAX else f"{tally.trouble[: _CAUSE_MAX - 1]}…"
-    return f"{said} (no observation since {instant(tally.trouble_since_us)})"
+    return f"{said} (no {lacking} since {instant(tally.trouble_since_us)})"
 
 
-def _reason(tally: Tally) -> str | None:
-    return None if tally.trouble_since_us is None else tally.trouble.partition(":")[0]
+def trouble_reason(tally: Tally | JudgingTally) -> str:
+    """The reason alone; empty where all is well."""
+    return "" if tally.trouble_since_us is None else tally.trouble.partition(":")[0]
 
 
 def _budget(state: Any) -> str:

@@ -42,7 +42,7 @@ def qualify_judges(settings: Settings, order: Path, labelled: Path, *, concurren
             try:
                 return await qualify(
                     ledger, made, labels, ADAPTERS, stop=switch, concurrency=concurrency, command=command,
-                    ledger_option=settings.ledger_option, on_start=display.start, on_given=display.given,
+                    ledger_option=settings.ledger_option, on_start=display.start,
                 )  # fmt: skip
             finally:
                 await display.end()

@@ -9,14 +9,15 @@ import sys
 import pytest
 from rich.console import Console
 
-from tallystick.cli import live
+from tallystick.cli import judging_display, live
+from tallystick.cli.judging_display import JudgingDisplay
 from tallystick.cli.live import Display, Pace, progress_lines
 from tallystick.cli.settings import Settings
 from tallystick.cli.words import duration
 from tallystick.ledger.run_reads import find_run, slot_counts
 from tallystick.ledger.states import SlotState
 from tallystick.runner.stopping import StopSwitch
-from tallystick.runner.tally import Tally
+from tallystick.runner.tally import JudgingTally, Tally
 from tests.unit.cli.project import Project
 
 
@@ -64,6 +65,8 @@ def test_progress_says_until_when_everything_waits(project: Project) -> None:
         assert progress_lines(ledger, run_key, tally)[1] == said
         tally.move(SlotState.PENDING, SlotState.SELECTED)
         assert "no observation since" not in "".join(progress_lines(ledger, run_key, tally))
+        tally.judging.fail("judge_error: it cannot be read", 1_750_000_000_000_000)
+        assert progress_lines(ledger, run_key, tally)[1].startswith("judge_error: it cannot be read (no verdict since ")
         tally.move(SlotState.PENDING, SlotState.IN_FLIGHT)
         assert "waiting" not in progress_lines(ledger, run_key, tally)[0]
 
@@ -107,6 +110,40 @@ def test_lines_say_at_once_for_which_device_a_run_stands_still_and_why_its_sends
         asyncio.run(follow())
     told = "waits for atlas:SN-1, held by process 7" if is_device else "http.status.401: no such key (no observation "
     assert told in stream.getvalue()
+
+
+def test_judging_says_at_once_and_once_for_each_reason_why_there_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, tally = Watched(), JudgingTally(waiting=3)
+    monkeypatch.setattr(judging_display, "_PLAIN_SECONDS", 1e9)  # no ordinary line comes
+    monkeypatch.setattr(judging_display, "_TERMINAL_SECONDS", 0)
+    display = JudgingDisplay(StopSwitch(), stream, is_silent=False)
+
+    async def follow() -> None:
+        display.start(tally)
+        for said in ("http.status.401: no such key", "http.status.401: still not", "http.status.503: too busy"):
+            tally.fail(said, 1_750_000_000_000_000)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        await display.end()
+
+    asyncio.run(follow())
+    since = "(no verdict since 2025-06-15T15:06:40.000Z)"
+    assert stream.getvalue().splitlines() == [
+        f"0 of 3 judged · http.status.401: no such key {since}", f"0 of 3 judged · http.status.503: too busy {since}",
+    ]  # fmt: skip
+
+
+def test_the_bar_of_judging_stands_above_why_there_is_no_verdict() -> None:
+    stream = io.StringIO()
+    display, tally = JudgingDisplay(StopSwitch(), stream, is_silent=True), JudgingTally(waiting=3, given=1)
+    display.start(tally)
+    tally.fail("http.status.401: no\x1b[2J such key", 1_750_000_000_000_000)
+    Console(file=stream, width=80).print(display._picture())
+    _, head, why = (line.strip() for line in stream.getvalue().splitlines())
+    assert (head, why[:15]) == ("1 of 3 judged", "http.status.401")
+    assert "\x1b" not in why
+    tally.judged(None, "", 0)
+    assert display._lines() == ["1 of 3 judged"]
 
 
 def test_durations_are_told_in_the_two_largest_units() -> None:

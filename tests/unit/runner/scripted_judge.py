@@ -23,6 +23,7 @@ from tallystick.runner.evaluations import describe_judge_order, find_or_create_e
 from tallystick.runner.judge_orders import JudgeOrder
 from tallystick.runner.protocols import Dispatching, NoVerdict, Observed, Outcome, Prepared, Usage, Verdict
 from tallystick.runner.stopping import StopSwitch
+from tallystick.runner.tally import JudgingTally
 from tests.unit.runner.scripted import ANSWERED, Scripted, always, execute
 
 PASSED = Outcome(DispatchState.ANSWERED, answer='{"passed": true}', bytes_sent=1, usage=Usage(11, 5))
@@ -118,6 +119,7 @@ def judge(
     new: bool = False,
     at_event: int | None = None,
     stop: StopSwitch | None = None,
+    on_start: Callable[[JudgingTally], None] = lambda tally: None,
     name: str = "strict",
     reparse: str | None = None,
     **options: Any,
@@ -132,7 +134,8 @@ def judge(
     if source is not None:
         description = reparsing(ledger, source, description)
     session = find_or_create_evaluation(ledger, found, description, new=new, at_event=at_event)
-    return evaluation_end(ledger, session.row, asyncio.run(run_evaluation(ledger, session, stop=stop)))
+    done = asyncio.run(run_evaluation(ledger, session, stop=stop, on_start=on_start))
+    return evaluation_end(ledger, session.row, done)
 
 
 def judgment_rows(ledger: Ledger, columns: str = "slot_no, state, passed, reason", evaluation: int = 2) -> list[Any]:

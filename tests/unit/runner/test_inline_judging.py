@@ -21,8 +21,9 @@ from tallystick.runner.protocols import Dispatching, Outcome
 from tallystick.runner.results import NextMove, RunOutcome
 from tallystick.runner.sessions import find_or_create, run_session
 from tallystick.runner.stopping import StopSwitch
+from tallystick.runner.tally import Tally
 from tallystick.runner.work_order import WorkOrder
-from tests.unit.runner.scripted import ANSWERED, Scripted, always, order_of
+from tests.unit.runner.scripted import ANSWERED, FAILED, Scripted, always, order_of
 from tests.unit.runner.scripted_judge import (
     PASSED,
     ScriptedJudge,
@@ -40,11 +41,22 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield opened
 
 
-def run(ledger: Ledger, *judges: Any, stop: StopSwitch | None = None, **options: Any) -> RunOutcome:
+def run(
+    ledger: Ledger, *judges: Any, stop: StopSwitch | None = None, tallies: list[Tally] | None = None, **options: Any
+) -> RunOutcome:
     """Execute the same work order, as often as this is called."""
     order = order_of(Scripted(always(ANSWERED)), judges=list(judges), **{"cases": 3, **options})
     session = find_or_create(ledger, describe(order, ADAPTERS))
-    return asyncio.run(run_session(ledger, session, stop=stop))
+    kept = [] if tallies is None else tallies
+    return asyncio.run(run_session(ledger, session, stop=stop, on_start=lambda _, tally: kept.append(tally)))
+
+
+def test_why_a_judge_of_a_run_gives_no_verdict_is_there_for_its_display(ledger: Ledger) -> None:
+    tallies: list[Tally] = []
+    run(ledger, ScriptedJudge(judge_always(FAILED)), tallies=tallies)
+    assert tallies[0].judging.trouble == f"{FAILED.reason}: {FAILED.message}"
+    assert tallies[0].judging.trouble_since_us is not None
+    assert tallies[0].trouble_since_us is None, "every send to the target was answered"
 
 
 def test_a_judge_that_calls_judges_what_the_run_observes_within_its_budgets(ledger: Ledger) -> None:

@@ -16,6 +16,7 @@ from tallystick.ledger.run_ends import retry
 from tallystick.ledger.states import DispatchState, IfUnknown, SlotState
 from tallystick.runner.protocols import Dispatching, Outcome, Usage
 from tallystick.runner.stopping import StopSwitch
+from tallystick.runner.tally import JudgingTally
 from tests.unit.runner.scripted import ANSWERED, FAILED, REFUSED, UNKNOWN, Scripted, execute, in_turn
 from tests.unit.runner.scripted_judge import (
     MALFORMED,
@@ -94,6 +95,34 @@ def test_what_was_refused_is_dispatched_again_as_the_same_call(ledger: Ledger) -
     assert len({one.request_id for one in asking.asked}) == 1
     assert [one.dispatch for one in asking.asked] == [1, 2, 3]
     assert budget_of(ledger) == (0, 1, 0), "what never left costs nothing"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (FAILED, f"{FAILED.reason}: {FAILED.message}"),
+        (UNKNOWN, f"{UNKNOWN.reason}: {UNKNOWN.message}"),
+        (REFUSED, f"{REFUSED.reason}: {REFUSED.message}"),
+        (MALFORMED, "malformed_verdict: "),
+    ],
+    ids=lambda one: one.answer if isinstance(one, Outcome) else "",
+)
+def test_why_there_is_no_verdict_is_there_for_displays_until_there_is_one(
+    ledger: Ledger, outcome: Outcome, told: str
+) -> None:
+    tallies: list[JudgingTally] = []
+    seen: list[tuple[str, bool]] = []
+
+    async def reply(judge: ScriptedJudge, dispatching: Dispatching) -> Outcome:
+        seen.append((tallies[0].trouble, tallies[0].trouble_since_us is None))
+        return outcome if len(judge.asked) == 1 else PASSED
+
+    judge(ledger, a_run(ledger, cases=2), ScriptedJudge(reply), concurrency=1, on_start=tallies.append)
+    assert seen[0] == ("", True)
+    assert seen[1][0].startswith(told)
+    assert not seen[1][1]
+    (tally,) = tallies
+    assert (tally.waiting, tally.given, tally.trouble_since_us) == (2, 2, None)
 
 
 def test_a_judge_that_asks_to_be_left_alone_for_a_while_is_waited_for_by_all(ledger: Ledger) -> None:
