@@ -15,16 +15,16 @@ import attrs
 
 from . import driver
 from .artifacts import file_of, files_in
+from .backup_place import BackupPlace, backup_place
 from .crashpoints import crashpoint
 from .durable import sync, sync_folder
 from .errors import LedgerBusy, LedgerDamaged, LedgerFailed
 from .failures import first_line
 from .import_care import discard_half_imported, remove_left_folders
 from .ledger import Ledger
-from .location import side_folder
 from .planning import discard_half_planned
 from .processes import ProcessIdentity
-from .publishing import followed, published
+from .publishing import followed, published, refuse_taken
 from .whole_copy import copy_whole
 
 __all__ = ["BackedUp", "Compacted", "backup_ledger", "compact_ledger"]
@@ -60,49 +60,63 @@ class Compacted:
 def backup_ledger(ledger: Ledger, path: Path, *, force: bool = False) -> BackedUp:
     """Copy the ledger as it is at one instant, while it may be written to; its own name comes last.
 
-    Raises UsageError where the path is taken, LedgerDamaged where an artifact's file is not there, and LedgerFailed
-    where the disk fails.
+    Raises UsageError where the path is taken, LedgerBusy while another backup is made there, LedgerDamaged where an
+    artifact's file is not there, and LedgerFailed where the disk fails; then what was there is as it was.
     """
 
     def written() -> None:
         crashpoint("backup.written")
 
-    with published(path, force=force, ledger=ledger.path, is_database=True, written=written) as file:
+    refuse_taken(path, force=force, ledger=ledger.path, is_database=True)
+    with (
+        backup_place(followed(path)) as place,
+        published(path, force=force, ledger=ledger.path, is_database=True, written=written) as file,
+    ):
         copy_whole(ledger.path, Path(file.name))
         with contextlib.closing(driver.connect_frozen(Path(file.name))) as copy:
-            count, total = _copy_artifacts(copy, ledger.artifacts, side_folder(followed(path)) / "artifacts")
+            count, total = _copy_artifacts(copy, ledger.artifacts, place)
         file.seek(0, os.SEEK_END)
         size = file.tell()
     return BackedUp(path, size, count, total)
 
 
-def _copy_artifacts(copy: driver.Connection, source: Path, target: Path) -> tuple[int, int]:
+def _copy_artifacts(copy: driver.Connection, source: Path, place: BackupPlace) -> tuple[int, int]:
     """Bring over what the copy names and is not there yet: files by digest never change."""
     count = total = 0
-    folders = {target.parent}
+    side = place.artifacts.parent
+    folders = set[Path]()
     for digest, size in copy.execute("SELECT digest, size FROM artifacts WHERE data IS NULL ORDER BY digest"):
         count, total = count + 1, total + size
-        path = file_of(target, digest)
+        path = file_of(place.artifacts, digest)
+        # Those of a file that is there already, too: whoever brought it may have died before its name was durable.
+        folders |= {side.parent, side, place.artifacts, path.parent}
         if path.is_file() and path.stat().st_size == size:
             continue
-        for folder in (target.parent, target, path.parent):
-            folder.mkdir(exist_ok=True)
-        temporary = path.with_name(f"{path.name}.part")
         try:
-            with file_of(source, digest).open("rb") as read, temporary.open("wb") as written:
-                shutil.copyfileobj(read, written, 1 << 20)
-                written.flush()
-                sync(written.fileno())
-        except FileNotFoundError as problem:
-            raise LedgerDamaged(
-                f"the file of the artifact {digest} is missing", "run `tallystick ledger check`"
+            _copy_file(file_of(source, digest), path, place)
+        except OSError as problem:
+            if isinstance(problem, FileNotFoundError) and not file_of(source, digest).exists():
+                raise LedgerDamaged(
+                    f"the file of the artifact {digest} is missing", "run `tallystick ledger check`"
+                ) from problem
+            raise LedgerFailed(
+                f"the artifact {digest} could not be copied to {side} ({problem.strerror})",
+                "free space there, look after both disks, then start again",
             ) from problem
-        temporary.replace(path)
-        folders |= {target, path.parent}
     for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
-        if folder.is_dir():
-            sync_folder(folder)
+        sync_folder(folder)
     return count, total
+
+
+def _copy_file(source: Path, path: Path, place: BackupPlace) -> None:
+    for folder in (path.parent.parent.parent, path.parent.parent, path.parent):
+        place.make_folder(folder)
+    temporary = place.unfinished(path)
+    with source.open("rb") as read, temporary.open("wb") as written:
+        shutil.copyfileobj(read, written, 1 << 20)
+        written.flush()
+        sync(written.fileno())
+    place.finish(path)
 
 
 def compact_ledger(ledger: Ledger) -> Compacted:

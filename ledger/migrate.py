@@ -64,18 +64,22 @@ def migrate(path: Path, *, backups: Path) -> tuple[int, int]:
 
 
 def backup_to(connection: Connection, destination: Path) -> None:
-    """Copy the whole file through SQLite, synced and renamed into place; replaces an older copy of that name."""
+    """Copy the whole file through SQLite, synced and renamed into place; replaces an older copy of that name.
+
+    The caller is inside the turnstile, so that nobody else makes a copy of that name.
+    """
     destination.parent.mkdir(exist_ok=True)
     temporary = destination.with_suffix(".part")
     temporary.unlink(missing_ok=True)
-    copy = sqlite.connect(str(temporary))
     try:
-        connection.backup(copy)
-    finally:
-        copy.close()
-    with temporary.open("rb") as file:
-        sync(file.fileno())
-    temporary.replace(destination)
+        with contextlib.closing(sqlite.connect(str(temporary))) as copy:
+            connection.backup(copy)
+        with temporary.open("rb") as file:
+            sync(file.fileno())
+        temporary.replace(destination)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     for folder in (destination.parent, destination.parent.parent):  # the folder itself may be new
         sync_folder(folder)
 

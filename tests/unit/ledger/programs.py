@@ -161,6 +161,11 @@ def import_slowly(path: str, snapshot: str) -> None:
         import_snapshot(ledger, Path(snapshot))
 
 
+def back_up(path: str, target: str) -> None:
+    with Ledger.open(path) as ledger:
+        backup_ledger(ledger, Path(target))
+
+
 def back_up_with_little_room(path: str, target: str) -> None:
     """As on a full disk: no file may become larger than that. Tell the error's code and text."""
     with Ledger.open(path) as ledger:

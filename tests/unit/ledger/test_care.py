@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,116 @@ def test_a_backup_without_an_artifact_is_none(ledger: Ledger, tmp_path: Path) ->
     with pytest.raises(LedgerDamaged, match="is missing"):
         backup_ledger(ledger, tmp_path / "backup.db")
     assert not (tmp_path / "backup.db").exists()
+
+
+def whole_backup(path: Path) -> dict[str, int]:
+    """Look through a backup and beside it, and return the names of its artifacts' files with their inodes."""
+    with Ledger.open(path) as backup:
+        assert check_ledger(backup) == []
+        files = list(artifacts.files_in(backup.artifacts))
+    assert [one.name for one in path.parent.iterdir() if one.name.startswith(f".{path.name}")] == []
+    return {file.name: file.stat().st_ino for file in files}
+
+
+def names_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_of_two_backups_to_one_path_at_once_the_second_is_refused_and_the_first_is_whole(
+    force: bool, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_run(ledger)
+    path = tmp_path / "copies" / "backup.db"
+    path.parent.mkdir()
+    copy, refused = shutil.copyfileobj, list[str]()
+
+    def interrupted(read: Any, written: Any, length: int) -> None:
+        """The other one comes in the middle of a file."""
+        written.write(read.read(10))
+        with pytest.raises(LedgerBusy, match="another backup is being made") as caught:
+            backup_ledger(ledger, path, force=force)
+        refused.append(caught.value.remedy)
+        copy(read, written, length)
+
+    monkeypatch.setattr("tallystick.ledger.care.shutil.copyfileobj", interrupted)
+    made = backup_ledger(ledger, path, force=force)
+    assert refused == ["wait until it has ended, or name another path"] * made.artifacts
+    assert made.artifacts == len(whole_backup(path)) == 2
+
+
+def test_a_backup_is_made_where_that_of_another_process_was_killed(ledger: Ledger, tmp_path: Path) -> None:
+    full_run(ledger)
+    path = tmp_path / "copies" / "backup.db"
+    path.parent.mkdir()
+    with Child("back_up", ledger.path, path, pause_at="backup.written") as other:
+        other.wait_until_there()
+        with pytest.raises(LedgerBusy, match="another backup is being made"):
+            backup_ledger(ledger, path)
+    left = {file.name: file.stat().st_ino for file in artifacts.files_in(tmp_path / "copies/backup.db.d/artifacts")}
+    half = artifacts.file_of(tmp_path / "copies/backup.db.d/artifacts", f"sha256:{next(iter(left))[:2]:0<64}.part")
+    half.write_bytes(b"half")
+    backup_ledger(ledger, path)
+    assert whole_backup(path) == left, "what was copied is used"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_backup_that_fails_among_its_artifacts_takes_back_what_it_made_and_the_next_one_succeeds(
+    is_first: bool, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = full_run(ledger)
+    path = tmp_path / "copies" / "backup.db"
+    path.parent.mkdir()
+    if not is_first:
+        backup_ledger(ledger, path)
+        go_on(ledger, run.run_id)
+        for number in range(3):
+            artifacts.put(ledger, LARGE + bytes([number]))
+    before, copy, left = names_below(path.parent), shutil.copyfileobj, [1]
+
+    def full_after_one(read: Any, written: Any, length: int) -> None:
+        if not left:
+            written.write(read.read(10))
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left.pop()
+        copy(read, written, length)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tallystick.ledger.care.shutil.copyfileobj", full_after_one)
+        with pytest.raises(LedgerFailed, match="No space left") as caught:
+            backup_ledger(ledger, path, force=True)
+    assert "free space" in caught.value.remedy
+    assert names_below(path.parent) == before
+    if not is_first:
+        assert len(whole_backup(path)) == 2
+    backup_ledger(ledger, path, force=True)
+    assert len(whole_backup(path)) == (2 if is_first else 5)
+
+
+def test_a_backup_that_has_its_name_keeps_its_artifacts_whatever_the_disk_says(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_run(ledger)
+
+    def fail(folder: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("tallystick.ledger.publishing.sync_folder", fail)
+    with pytest.raises(LedgerFailed, match="Input/output"):
+        backup_ledger(ledger, tmp_path / "backup.db")
+    assert len(whole_backup(tmp_path / "backup.db")) == 2
+
+
+def test_a_name_that_a_dead_backup_may_not_have_made_durable_is_made_so(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_run(ledger)
+    backup_ledger(ledger, tmp_path / "backup.db")
+    synced = list[Path]()
+    monkeypatch.setattr("tallystick.ledger.care.sync_folder", synced.append)
+    backup_ledger(ledger, tmp_path / "backup.db", force=True)
+    side = tmp_path / "backup.db.d"
+    assert {tmp_path, side, side / "artifacts", *(side / "artifacts").iterdir()} == set(synced)
 
 
 def test_compacting_gives_back_what_is_free_and_what_belongs_to_nothing(ledger: Ledger) -> None:

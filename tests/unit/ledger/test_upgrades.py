@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import shutil
 import sqlite3
@@ -15,7 +16,7 @@ import pytest
 
 from tallystick.ledger import migrate, opening, snapshot_scratch
 from tallystick.ledger.checks import check_ledger
-from tallystick.ledger.errors import LedgerOutdated
+from tallystick.ledger.errors import LedgerFailed, LedgerOutdated
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.snapshot_import import import_snapshot
 from tallystick.ledger.snapshot_scratch import Scratch
@@ -118,6 +119,24 @@ def test_an_older_ledger_is_upgraded_only_when_it_is_asked_for_and_after_a_backu
     with contextlib.closing(sqlite3.connect(backup)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (1,)
         assert connection.execute("SELECT count(*) FROM runs").fetchone() == (1,)
+
+
+def test_an_upgrade_whose_backup_the_disk_does_not_take_leaves_no_half_of_one_and_is_made_later(
+    newer: None, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(shutil.copy(old, tmp_path / "l.db"))
+    backups = tmp_path / "l.db.d" / "backups"
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(migrate, "sync", fail)
+        with pytest.raises(LedgerFailed, match="upgraded: No space left"):
+            Ledger.open(path, upgrade=True)
+    assert list(backups.iterdir()) == []
+    Ledger.open(path, upgrade=True).close()
+    assert [backup.name for backup in backups.iterdir()] == ["before-0002.db"]
 
 
 def test_the_rows_of_a_snapshot_of_an_older_schema_are_brought_to_the_newest_by_the_migrations(
