@@ -104,6 +104,8 @@ class RunHistory:
 
     ``epoch`` is that of its custody. ``later_custody`` is the custody that a change after the event found, None where
     there was none since.
+    ``qualified`` says by evaluation and judge whether its verdicts count, and whether a snapshot brought what they
+    count by.
     ``no_verdicts`` counts judgments without a verdict by evaluation, ``out_of_budget`` those of them without room.
     ``selected_at`` has the event by which each slot was selected, 0 where it is not. ``is_newest`` says that nothing
     has happened since, as far as ``noted_to``.
@@ -136,6 +138,7 @@ class RunHistory:
     judged_before: dict[tuple[int, ...], list[Any]] = attrs.field(factory=dict)
     evaluation_ids: dict[int, str] = attrs.field(factory=dict)
     ended_evaluations: set[int] = attrs.field(factory=set)
+    qualified: dict[tuple[int, int], tuple[bool, bool]] = attrs.field(factory=dict)
     no_verdicts: Counter[int] = attrs.field(factory=Counter)
     out_of_budget: Counter[int] = attrs.field(factory=Counter)
     sessions: list[SessionSpan] = attrs.field(factory=list)

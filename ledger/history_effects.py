@@ -6,7 +6,7 @@ Every kind that the ledger writes stands in `EFFECTS` or in `WITHOUT_EFFECT`; a 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 from .evaluations import INLINE
@@ -30,6 +30,7 @@ _CUSTODY: Final[dict[str, str | None]] = {
 
 _ATTEMPT: Final = CallOwner.ATTEMPT.value
 _IN_FLIGHT: Final = code_of(SlotState.IN_FLIGHT)
+_PENDING: Final = code_of(SlotState.PENDING)
 _SELECTED: Final = code_of(SlotState.SELECTED)
 
 Effect: TypeAlias = Callable[[RunHistory, Mark], None]
@@ -174,8 +175,20 @@ def _slot_unknown(history: RunHistory, mark: Mark) -> None:
         history.put_step(mark.body["slot"], NextStep.NEW)
 
 
-def _slots_unavailable(history: RunHistory, mark: Mark) -> None:
+def _named(history: RunHistory, mark: Mark) -> Iterator[int]:
+    """The slots that an event names by ranges, of which a few bytes may name any number as often as they like.
+
+    Each waits until then. So none is named twice unless another event let it wait again, and all of a history costs as
+    much as slots have changed, however it is written. Raises ValueError at the first that does not wait.
+    """
     for slot_no in numbers_of(mark.body["slots"]):
+        if slot_no < 1 or history.codes[slot_no] != _PENDING:
+            raise ValueError(f"event {mark.event_no} names slot {slot_no}, which does not wait")
+        yield slot_no
+
+
+def _slots_unavailable(history: RunHistory, mark: Mark) -> None:
+    for slot_no in _named(history, mark):
         history.put(slot_no, SlotState.UNAVAILABLE, mark.body["reason"])
     history.marks.append(mark)
 
@@ -215,7 +228,9 @@ def _planned(history: RunHistory, mark: Mark) -> None:
 
 def _reused(history: RunHistory, mark: Mark) -> None:
     """A fork has these from the run that it comes of: each has one attempt, which was not made in this run."""
-    for slot_no in numbers_of(mark.body["slots"]):
+    for slot_no in _named(history, mark):
+        if history.attempts[slot_no]:
+            raise ValueError(f"event {mark.event_no} reuses slot {slot_no}, which has an attempt")
         history.put(slot_no, SlotState.SELECTED, None)
         history.attempts[slot_no], history.selected_at[slot_no] = 1, mark.event_no
     history.contaminated.update((slot_no, 1) for slot_no in mark.body["contaminated"])
@@ -325,6 +340,11 @@ def _judgments_retried(history: RunHistory, mark: Mark) -> None:
     history.marks.append(mark)
 
 
+def _judge_qualified(history: RunHistory, mark: Mark) -> None:
+    body = mark.body
+    history.qualified[body["evaluation"], body["judge"]] = body["met"], body.get("brought", False)
+
+
 def _evaluation_created(history: RunHistory, mark: Mark) -> None:
     history.evaluation_ids[mark.body["evaluation"]] = mark.body["id"]
     history.marks.append(mark)
@@ -372,6 +392,7 @@ EFFECTS: Final[dict[str, Effect]] = {
     "dispatch.refused": _known,
     "dispatch.settled": _stands,
     "evaluation.created": _evaluation_created,
+    "evaluation.judge_qualified": _judge_qualified,
     "evaluation.left": _evaluation_left,
     "judgment.call_ended": _call_ended,
     "judgment.call_intended": _judge_intended,
@@ -408,7 +429,6 @@ WITHOUT_EFFECT: Final = frozenset(
         "device.cleared",
         "device.quarantined",
         "device.seen",
-        "evaluation.judge_qualified",
         "evaluation.opened",
         "evaluation.recovered",
         "evaluation.settings_changed",

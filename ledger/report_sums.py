@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import attrs
@@ -24,7 +24,10 @@ __all__ = [
 
 @attrs.frozen
 class JudgeRow:
-    """A judge of an evaluation; ``qualified`` is None where nothing is required of it."""
+    """A judge of an evaluation; ``qualified`` is None where nothing is required of it.
+
+    ``is_brought`` says that a snapshot brought the qualification that it is qualified by.
+    """
 
     judge_no: int
     name: str
@@ -32,6 +35,7 @@ class JudgeRow:
     identity_digest: str
     samples: int
     qualified: bool | None
+    is_brought: bool = False
 
 
 @attrs.frozen
@@ -48,16 +52,22 @@ class JudgeDispatch:
     never_made: bool = False
 
 
-def judge_rows(reader: Reader, run_key: int, evaluation_no: int) -> list[JudgeRow]:
-    """The judges of an evaluation, in their order."""
-    return [
-        JudgeRow(number, name, kind, digest, samples, None if qualified is None else bool(qualified))
-        for number, name, kind, digest, samples, qualified in reader.rows(
-            "SELECT judge_no, name, kind, identity_digest, samples, qualified FROM evaluation_judges"
-            " WHERE run_key = ? AND evaluation_no = ? ORDER BY judge_no",
-            (run_key, evaluation_no),
-        )
-    ]
+def judge_rows(
+    reader: Reader, run_key: int, evaluation_no: int, noted: Mapping[tuple[int, int], tuple[bool, bool]]
+) -> list[JudgeRow]:
+    """The judges of an evaluation, in their order; ``noted`` is `RunHistory.qualified`.
+
+    One of which something is required is not qualified before the history says so.
+    """
+    found = []
+    for number, name, kind, digest, samples, is_asked in reader.rows(
+        "SELECT judge_no, name, kind, identity_digest, samples, requirement IS NOT NULL FROM evaluation_judges"
+        " WHERE run_key = ? AND evaluation_no = ? ORDER BY judge_no",
+        (run_key, evaluation_no),
+    ):
+        met, is_brought = noted.get((evaluation_no, number), (False, False))
+        found.append(JudgeRow(number, name, kind, digest, samples, met if is_asked else None, met and is_brought))
+    return found
 
 
 CLASSES: Final = "iif(json_valid(d.usage), d.usage -> '$.classes', NULL)"

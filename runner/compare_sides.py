@@ -95,10 +95,7 @@ def read_side(views: Views, side: SideText, terms: tuple[SliceTerm, ...]) -> Sid
     options = ReportOptions(at=side.event, terms=terms, evaluation=side.evaluation)
     source = report_source(views, side.run, options)
     number, name = _variant(side, source.variants)
-    rows = (
-        [] if source.evaluation is None else judge_rows(views.reader, side.run.run_key, source.evaluation.evaluation_no)
-    )
-    judges = {row.name: row for row in rows}
+    judges = {row.name: row for row in _judges(views, source)}
     cells: dict[tuple[str, int], Cell] = {}
     metadata: dict[str, dict[str, Any]] = {}
     states: Counter[str] = Counter()
@@ -113,6 +110,12 @@ def read_side(views: Views, side: SideText, terms: tuple[SliceTerm, ...]) -> Sid
         population=population_of_counts(states),
     )  # fmt: skip
     return Side(part, source, judges, cells, metadata)
+
+
+def _judges(views: Views, source: ReportSource) -> list[JudgeRow]:
+    if source.evaluation is None:
+        return []
+    return judge_rows(views.reader, source.run.run_key, source.evaluation.evaluation_no, source.history.qualified)
 
 
 def _variant(side: SideText, variants: dict[int, str]) -> tuple[int, str]:

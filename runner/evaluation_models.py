@@ -13,13 +13,14 @@ class QualifiedPart(Part):
     """Whether a judge that must be qualified is: its verdicts count only where ``met`` is true.
 
     ``required`` has the least values, ``lacking`` says in words what is not reached, ``qualification`` names the
-    qualification that was looked at, null where there is none.
+    qualification that was looked at, null where there is none; ``brought`` says that a snapshot brought that.
     """
 
     required: dict[str, float]
     met: bool
     lacking: list[str]
     qualification: str | None
+    brought: bool
 
 
 class JudgeLine(Part):

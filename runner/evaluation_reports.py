@@ -84,6 +84,7 @@ def _qualified(reader: Reader, row: JudgeRow) -> QualifiedPart | None:
     return QualifiedPart(
         required=required,
         met=bool(row.qualified), lacking=lacking, qualification=row.qualification_id,
+        brought=found is not None and found.is_brought,
     )  # fmt: skip
 
 

@@ -69,6 +69,8 @@ def _score_gate(key: str, limit: float, score: ScoreInterval, spec: GatesSpec) -
         return gate_line(key, limit, value, None, why, score.variant, score.judge, low, high)
     verdict = _at_least(value, low, high, limit, spec)
     why = f"the {what} is {value:.4g} ({_span(low, high)}), at least {limit:g} is wanted"
+    if score.qualified_elsewhere:
+        why += "; the judge's qualification came with a snapshot"
     return gate_line(key, limit, value, verdict, why, score.variant, score.judge, low, high)
 
 

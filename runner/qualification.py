@@ -41,7 +41,7 @@ def unmet(require: Mapping[str, float], measured: Mapping[str, JsonValue] | None
 
 
 def note_qualifications(ledger: Ledger, evaluation: EvaluationRow) -> None:
-    """Record of each judge that must be qualified whether it is, by its newest qualification."""
+    """Record of each judge that must be qualified whether it is, by its `newest_qualification`."""
     with ledger.reading() as reader:
         rows = [
             row for row in judge_rows(reader, evaluation.run_key, evaluation.evaluation_no)
@@ -55,10 +55,11 @@ def note_qualifications(ledger: Ledger, evaluation: EvaluationRow) -> None:
         newest = found[row.judge_no]
         lacking = unmet(require, None if newest is None else newest.document)
         met, name = not lacking, None if newest is None else newest.qualification_id
+        brought = newest is not None and newest.is_brought
         if (row.qualified, row.qualification_id) != (met, name):
             number = row.judge_no
             ledger.write(
-                lambda tx, number=number, met=met, name=name: link_qualification(  # type: ignore[misc]
-                    tx, evaluation, number, qualification_id=name, met=met
+                lambda tx, number=number, met=met, name=name, brought=brought: link_qualification(  # type: ignore[misc]
+                    tx, evaluation, number, qualification_id=name, met=met, is_brought=brought
                 )
             )

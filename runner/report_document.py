@@ -41,7 +41,8 @@ class ScoreInterval(ScoreLine):
     ``planned`` is ``judged``, plus ``no_verdict``, ``waiting`` (observed and not judged yet), ``outside`` (observed
     after the evaluation's set was fixed) and ``without_observation`` (by reason). The interval of ``rate`` is Wilson's,
     that of ``mean`` a seeded bootstrap over cases; both widen where the repetitions of a case agree. Null where nothing
-    is judged. ``counts`` is false where the judge is not qualified as it must be: then nothing is decided by it.
+    is judged. ``counts`` is false where the judge is not qualified as it must be: then nothing is decided by it;
+    ``qualified_elsewhere`` is true where it is by a qualification that a snapshot brought.
     """
 
     cases: int = 0
@@ -56,6 +57,7 @@ class ScoreInterval(ScoreLine):
     without_observation: dict[str, int] = Field(default_factory=dict)
     reused: int = 0
     counts: bool = True
+    qualified_elsewhere: bool = False
 
 
 class DurationLine(Part):

@@ -29,12 +29,16 @@ _UNSENT: Final = frozenset((DispatchState.REFUSED, DispatchState.INTENDED))
 
 @attrs.frozen
 class JudgePart:
-    """A judge of the evaluation: how many verdicts it owes an observation, and whether its verdicts count."""
+    """A judge of the evaluation: how many verdicts it owes an observation, and whether its verdicts count.
+
+    ``is_brought`` says that they do by a qualification that a snapshot brought.
+    """
 
     judge_no: int
     name: str
     samples: int = 1
     counts: bool = True
+    is_brought: bool = False
 
 
 @attrs.define
@@ -96,7 +100,7 @@ class JudgeTally:
             rated=rated, rate=rate, rate_low=span and span.low, rate_high=span and span.high, scored=scored,
             mean_low=around and around.low, mean_high=around and around.high, waiting=self.waiting,
             outside=self.outside, without_observation=dict(sorted(self.without_observation.items())),
-            reused=self.reused, counts=judge.counts,
+            reused=self.reused, counts=judge.counts, qualified_elsewhere=judge.is_brought,
         )  # fmt: skip
 
 

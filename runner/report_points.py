@@ -26,6 +26,9 @@ STATE_MEANINGS: Final[dict[SlotState, str]] = {
 _CONTAMINATED: Final = "an earlier holder of its device touched it meanwhile, or may have: it counts, and may be wrong"
 _WAITING: Final = "it was observed, and its judge has not been asked yet"
 _UNQUALIFIED: Final = "the judge is not qualified as it must be: its verdicts are shown, and nothing is decided by them"
+_BROUGHT: Final = (
+    "its judge is qualified by figures that a snapshot brought, none were measured here: its verdicts count"
+)
 _ORDER: Final = (
     SlotState.UNKNOWN,
     SlotState.FAILED,
@@ -105,6 +108,14 @@ def _of_judges(run_id: str, scores: Sequence[ScoreInterval], ledger_option: str)
             OpenPoint(
                 what="unqualified", count=judged, reasons={name: judged},
                 meaning=_UNQUALIFIED,
+                command=f"tallystick qualify ORDER LABELLED{ledger_option}",
+            )
+        )  # fmt: skip
+    for name in sorted({score.judge for score in scores if score.qualified_elsewhere}):
+        judged = sum(score.judged for score in scores if score.judge == name)
+        points.append(
+            OpenPoint(
+                what="qualified_elsewhere", count=judged, reasons={name: judged}, meaning=_BROUGHT,
                 command=f"tallystick qualify ORDER LABELLED{ledger_option}",
             )
         )  # fmt: skip

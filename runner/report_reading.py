@@ -126,7 +126,7 @@ def report_source(views: Views, run: RunRow, options: ReportOptions) -> ReportSo
     reader = views.turn()
     note_what_came_later(reader, history)  # what the views that it was read with did not know
     evaluation = _evaluation(reader, history, options.evaluation)
-    judges = () if evaluation is None else _judges(reader, evaluation)
+    judges = () if evaluation is None else _judges(reader, history, evaluation)
     variants = {one.variant_no: one.name for one in run_reads.variants_of(reader, run.run_key)}
     names = {judge.judge_no: judge.name for judge in judges}
     return ReportSource(views, run, history, options, evaluation, judges, variants, names)
@@ -136,7 +136,7 @@ def _evaluation(reader: Reader, history: RunHistory, asked: str | None) -> Evalu
     if asked is not None:
         return find_evaluation(reader, history.run_key, asked)
     there = _evaluations_at(reader, history)
-    if there and there[0].evaluation_no == INLINE and judge_rows(reader, history.run_key, INLINE):
+    if there and there[0].evaluation_no == INLINE and judge_rows(reader, history.run_key, INLINE, history.qualified):
         return there[0]
     return there[-1] if there else None
 
@@ -146,10 +146,10 @@ def _evaluations_at(reader: Reader, history: RunHistory) -> list[EvaluationRow]:
     return [row for row in evaluations_of(reader, history.run_key) if row.evaluation_no in (INLINE, *known)]
 
 
-def _judges(reader: Reader, evaluation: EvaluationRow) -> tuple[JudgePart, ...]:
+def _judges(reader: Reader, history: RunHistory, evaluation: EvaluationRow) -> tuple[JudgePart, ...]:
     return tuple(
-        JudgePart(row.judge_no, row.name, row.samples, row.qualified is not False)
-        for row in judge_rows(reader, evaluation.run_key, evaluation.evaluation_no)
+        JudgePart(row.judge_no, row.name, row.samples, row.qualified is not False, row.is_brought)
+        for row in judge_rows(reader, evaluation.run_key, evaluation.evaluation_no, history.qualified)
     )
 
 
@@ -219,8 +219,8 @@ def _summary(source: ReportSource, ledger: str, ledger_option: str) -> RunReport
             reason_line(state, reason, count, figures.examples.get((state, reason), ""))
             for (state, reason), count in sorted(figures.reasons.items())
         ],
-        evaluation=None if source.evaluation is None else _evaluation_line(source.reader, source.evaluation),
-        evaluations=[_evaluation_line(source.reader, row) for row in _evaluations_at(source.reader, history)],
+        evaluation=None if source.evaluation is None else _evaluation_line(source.reader, history, source.evaluation),
+        evaluations=[_evaluation_line(source.reader, history, row) for row in _evaluations_at(source.reader, history)],
         by_variant=[
             VariantPopulation(variant=source.variants[number], population=population_of_counts(one.states))
             for number, one in figures.variants.items()
@@ -260,8 +260,8 @@ def _slice(source: ReportSource, planned: int) -> SlicePart | None:
     )  # fmt: skip
 
 
-def _evaluation_line(reader: Reader, row: EvaluationRow) -> EvaluationLine:
-    names = [judge.name for judge in judge_rows(reader, row.run_key, row.evaluation_no)]
+def _evaluation_line(reader: Reader, history: RunHistory, row: EvaluationRow) -> EvaluationLine:
+    names = [judge.name for judge in judge_rows(reader, row.run_key, row.evaluation_no, history.qualified)]
     return EvaluationLine(
         number=row.evaluation_no, id=row.evaluation_id, name=row.name, judges=names, set_at_event=row.set_at_event
     )

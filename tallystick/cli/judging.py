@@ -125,6 +125,11 @@ def show_evaluation(screen: Screen, end: EvaluationEnd) -> None:
         if line.qualified is not None and not line.qualified.met:
             why = "; ".join(line.qualified.lacking)
             screen.line(f"the verdicts of {line.judge} do not count, it is unqualified: {why}", tone=Tone.WARNING)
+        elif line.qualified is not None and line.qualified.brought:
+            screen.line(
+                f"the verdicts of {line.judge} count by a qualification that came with a snapshot: qualify it here to"
+                " rely on your own", tone=Tone.WARNING,
+            )  # fmt: skip
     text, tone = _exit_line(screen, end)
     screen.line(text, tone=tone)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
+from ..ledger.states import CustodyState
 from ..runner.device_outlooks import DeviceOutlook, DeviceUse, device_outlooks
 from ..runner.report_models import BudgetLine, ReasonLine, RunEnd, RunStanding, RunStatus, TotalsPart
 from ..runner.results import NextMove
@@ -48,6 +49,11 @@ _VARIANTS_SHOWN: Final = 8
 _REASONS_SHOWN: Final = 8
 _REMEDIES_SHOWN: Final = 3
 _EXAMPLE_SHOWN: Final = 200
+_WHOSE: Final = {
+    CustodyState.COPY: "a copy of the run here",
+    CustodyState.MOVING: "the run is being moved away from here",
+    CustodyState.MOVED: "the run was moved away from here",
+}
 _CHANGES_SHOWN: Final = 5
 _ACTIONS = {
     "create": "a new run begins",
@@ -442,8 +448,10 @@ def exit_line(found: RunStanding) -> tuple[str, Tone]:
             how = command if found.command else f"raise the limit and {command}"
             return f"out of budget, {people.unavailable} could not be attempted: {how}{room}", Tone.BAD
         case NextMove.ADOPT:
-            whose = "a copy of the run here" if found.custody == "copy" else f"the run is {found.custody} here"
-            return f"{whose}: go on with it where it is held, or take it over: {command}", Tone.WARNING
+            return (
+                f"{_WHOSE[CustodyState(found.custody)]}: go on with it where it is held, or take it over: {command}",
+                Tone.WARNING,
+            )
         case NextMove.DECIDE if left:
             return f"not finished, {left} left: a device has to be looked at first; {command}", Tone.WARNING
         case NextMove.DECIDE:

@@ -11,7 +11,8 @@ import attrs
 from pydantic import BaseModel, ConfigDict
 
 from ..ledger.canonical import canonical_text, digest_of_bytes
-from ..ledger.errors import CustodyElsewhere, NothingToSettle, TransitionRefused, UsageError
+from ..ledger.custody import elsewhere
+from ..ledger.errors import NothingToSettle, TransitionRefused, UsageError
 from ..ledger.ledger import Ledger
 from ..ledger.run_reads import RunRow
 from ..ledger.settlements import Decision, Settlement
@@ -100,7 +101,8 @@ def settle(
     with Ledger.open(settings.ledger_path) as ledger:
         run, chosen, everything = _find(ledger, wanted)
         if run.custody != "held":
-            raise CustodyElsewhere(f"run {run.run_id} is a {run.custody} here", "settle where it is held", run.run_id)
+            with ledger.reading() as reader:
+                raise elsewhere(reader, run.run_id, run.custody)
         decided = _settlements(chosen, decision, landed, reason) if chosen else []
         if not decided:
             raise NothingToSettle(

@@ -127,9 +127,12 @@ def points_part(summary: RunReport) -> Markup | None:
 
 def _filter_of(what: str) -> str:
     """What the list of cases is filtered by to show those of a point."""
-    return {"no_verdict": "verdict=none", "waiting": "verdict=waiting", "unqualified": "verdict=any"}.get(
-        what, f"state={what}"
-    )
+    return {
+        "no_verdict": "verdict=none",
+        "waiting": "verdict=waiting",
+        "unqualified": "verdict=any",
+        "qualified_elsewhere": "verdict=any",
+    }.get(what, f"state={what}")
 
 
 def scores_part(summary: RunReport) -> Markup | None:

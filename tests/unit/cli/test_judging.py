@@ -202,6 +202,39 @@ def test_an_unqualified_judge_is_said_to_be_so_and_qualify_makes_it_count(judged
     assert (found["format"], found["judges"][0]["accuracy"]) == ("tallystick.qualification/1", 1.0)
 
 
+def test_figures_that_a_snapshot_brought_are_said_to_be_and_give_way_to_ones_own(judged: Project) -> None:
+    strict = judged.folder / "strict.toml"
+    strict.write_text(EXACT + "require = { accuracy = 0.9 }\n")
+    row = {"id": "a", "input": 1, "answer": 1, "expected": 1}
+    good, bad = (judged.write(f"{label}.jsonl", {**row, "label": label}) for label in ("pass", "fail"))
+    assert judged.give("qualify", strict, good).status == 0
+    own = judged.give("judge", "asked", strict)
+    assert (own.status, "came with a snapshot" in own.out) == (0, False)
+    file = judged.folder / "asked.zip"
+    judged.give("export", "asked", "-o", file)
+
+    judged.ledger_path = judged.folder / "another.db"
+    order = judged.folder / "order.toml"
+    order.write_text(order.read_text() + "[gates]\nmin_score = 0.1\ndecide_by = 'value'\n")
+    judged.give("run", order, "--new")
+    run = judged.give("runs", "--json").document["runs"][0]["run"]
+
+    def told() -> tuple[bool, bool, list[str], str]:
+        done = judged.give("judge", run, strict)
+        report = judged.give("report", run, "--evaluation", "2", "--json").document
+        why = judged.give("gate", run, "--evaluation", "2", "--json").document["lines"][-1]["why"]
+        points = [point["what"] for point in report["open_points"]]
+        return done.status == 0, "came with a snapshot: qualify it here" in done.out, points, why.partition("; ")[2]
+
+    assert told()[:3] == (False, False, ["unqualified"])
+    judged.give("import", file)
+    assert told() == (True, True, ["qualified_elsewhere"], "the judge's qualification came with a snapshot")
+    assert judged.give("qualify", strict, bad).status == 3
+    assert told()[:3] == (False, False, ["unqualified"]), "what was measured here counts, though it is no better"
+    assert judged.give("qualify", strict, good).status == 0
+    assert told() == (True, False, [], "")
+
+
 def test_hostile_text_of_a_judge_reaches_no_terminal(judged: Project) -> None:
     (judged.folder / "odd.toml").write_text(ODD.replace('name = "odd"\nfile', 'name = "odd [31m"\nfile'))
     (judged.folder / "judges.py").write_text("def odd(answer):\n    raise ValueError('\\x1b[31mred')\n")

@@ -71,6 +71,8 @@ def test_a_copy_stands_in_the_way_of_no_run_of_this_ledger(partial: Project) -> 
 def test_a_run_that_was_moved_away_is_not_paid_for_again_by_its_work_order(partial: Project) -> None:
     assert partial.give("export", "asked", "-o", "m.zip", "--move").status == 0
     assert "moved away from here" in partial.give("import", "m.zip").out
+    assert "the run was moved away from here: go on with it where" in partial.give("status", "asked").out
+    assert "was moved away: its" in partial.give("reconcile", "asked", "--give-up", "--reason", "r", "--yes").err
     before = partial.calls
     for refused in (partial.give("run", "order.toml"), partial.give("run", "order.toml", "--dry-run")):
         assert (refused.status, refused.out, partial.calls) == (4, "", before)

@@ -113,7 +113,7 @@ def test_a_qualification_travels_with_what_it_qualifies_and_is_never_exchanged(
     run = full_run(ledger)
     row = judge(ledger, run.run_id, "qualified")
     added = ledger.write(lambda tx: add_qualification(tx, judge_digest="d", set_digest="s", document={"n": 1}))
-    ledger.write(lambda tx: link_qualification(tx, row, 1, qualification_id=added, met=True))
+    ledger.write(lambda tx: link_qualification(tx, row, 1, qualification_id=added, met=True, is_brought=False))
     carry(ledger, other, run.run_id, tmp_path)
     kept = "SELECT qualification_id, judge_digest, set_digest, document, made_us FROM qualifications"
     assert every(other, kept) == every(ledger, kept)

@@ -12,7 +12,9 @@ import pytest
 from docs import generate_schemas
 from tallystick.ledger.canonical import canonical_text
 from tallystick.ledger.errors import UsageError, WorkOrderInvalid
+from tallystick.ledger.evaluations import find_evaluation
 from tallystick.ledger.ledger import Ledger
+from tallystick.ledger.qualifications import link_qualification
 from tallystick.runner.gate_document import GateReport
 from tallystick.runner.gating import gate
 from tallystick.runner.report_options import ReportOptions, slice_term
@@ -139,12 +141,16 @@ def test_an_unknown_cost_is_never_within_a_limit(ledger: Ledger) -> None:
     assert gate(ledger, run.run_id, gates(max_usd="1.00")).verdict == "failed"
 
 
-def test_an_unqualified_judge_decides_nothing(ledger: Ledger) -> None:
+def test_an_unqualified_judge_decides_nothing_before_it_is_noted_and_at_the_event_before_it_was(ledger: Ledger) -> None:
     run = judged(ledger, 10, 10)
-    ledger.write(lambda tx: tx.change("UPDATE evaluation_judges SET qualified = 0", ()))
-    found = gate(ledger, run, gates(min_score=0.1))
-    assert found.verdict == "inconclusive"
-    assert "not qualified" in found.lines[-1].why
+    ledger.write(lambda tx: tx.change("UPDATE evaluation_judges SET requirement = '{\"accuracy\":0.9}'", ()))
+    with ledger.reading() as reader:
+        row = find_evaluation(reader, 1, "1")
+    early = gate(ledger, run, gates(min_score=0.1))
+    assert (early.verdict, "not qualified" in early.lines[-1].why) == ("inconclusive", True)
+    ledger.write(lambda tx: link_qualification(tx, row, 1, qualification_id=None, met=True, is_brought=False))
+    assert gate(ledger, run, gates(min_score=0.1)).verdict == "passed"
+    assert gate(ledger, run, gates(min_score=0.1), options=ReportOptions(at=early.event)) == early
 
 
 def test_gates_of_a_slice_and_an_event(ledger: Ledger) -> None:
