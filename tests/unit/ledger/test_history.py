@@ -134,6 +134,31 @@ def test_some_of_many_slots_are_told_by_their_numbers(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "ranges", "why"),
+    [
+        ("slots.unavailable", [[2, 2, 1]], "names slot 2, which does not wait"),
+        ("slots.unavailable", [[3, 3, 1], *[[3, 3, 1]] * 1_000], "names slot 3, which does not wait"),
+        ("slots.unavailable", [[-1, -1, 1]], "names slot -1, which does not wait"),
+        ("slots.reused", [[1, 1, 1]], "names slot 1, which does not wait"),
+        ("slots.reused", [[4, 4, 1]], "reuses slot 4, which has an attempt"),
+    ],
+)
+def test_slots_that_are_named_again_and_again_are_not_gone_through_again(
+    kind: str, ranges: list[list[int]], why: str, ledger: Ledger
+) -> None:
+    run = opened_run(ledger, 4)
+    keys = [begin(ledger, run.run_key, slot_no).key for slot_no in (1, 4)]
+    ledger.write(lambda tx: observe(tx, keys[0]))
+    ledger.write(lambda tx: attempts.fail(tx, keys[1], facts(DispatchState.FAILED, "x"), waiting=Waiting()))
+    ledger.write(lambda tx: attempts.give_up(tx, run.run_key, 2, reason="r"))
+    body = {"count": 1, "reason": "r", "variant": None, "slots": ranges, "contaminated": []}
+    ledger.write(lambda tx: tx.event(run.run_key, kind, body))
+    with ledger.reading() as reader:
+        (found,) = differences(reader)
+    assert found.endswith(f"events cannot be read (ValueError: event {newest_event(ledger, run.run_key)} {why})")
+
+
+@pytest.mark.parametrize(
     "numbers", [[], [1], [1, 5], [1, 2, 3, 7, 9, 11, 20], [1, 3, 4, 5, 9], [2, 4, 6, 7, 8, 9, 100]]
 )
 def test_numbers_survive_their_short_form(numbers: list[int]) -> None:
