@@ -11,6 +11,7 @@ from typing import Any, Final
 import attrs
 
 from ..ledger.canonical import JsonValue, canonical_text, digest_of_bytes, digest_of_value
+from ..ledger.errors import UsageError
 from .callables import code_digest, name_of
 from .outcomes import NotJson, as_json
 
@@ -23,11 +24,17 @@ def meaning_of_call(function: Callable[..., Any], args: tuple[Any, ...], keyword
     """Canonical JSON text of the call: a changed function, changed code of it or a changed argument changes the text.
 
     Of an argument, or a part of one, that has no JSON form and is no bytes, dataclass, attrs class or pydantic model,
-    only the type counts. Of the code, only the function's own, with the defaults of its parameters.
+    only the type counts. Of the code, only the function's own, with the defaults of its parameters. Raises UsageError
+    for what cannot be called.
     """
     while isinstance(function, functools.partial):
         args, keywords = (*function.args, *args), {**function.keywords, **keywords}
         function = function.func
+    if not callable(function):
+        raise UsageError(
+            f"what is to be called is no function, but of type {type(function).__name__}",
+            "give the function itself, and its arguments after it: guard.call(key, function, argument)",
+        )
     told: dict[str, JsonValue] = {
         "function": name_of(function),
         "code": _code_of(function),

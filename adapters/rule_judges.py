@@ -167,7 +167,8 @@ def regex(
             passed = is_found(wanted, answer, full=full)
         except PatternTooSlow as slow:
             return NoVerdict(NoVerdictReason.TIMEOUT, f"{shown(wanted.pattern)}: {slow}")
-        return Verdict(passed=passed, explanation="" if passed else f"{shown(wanted.pattern)} is not found")
+        why = "is not the whole answer" if full else "is not found"
+        return Verdict(passed=passed, explanation="" if passed else f"{shown(wanted.pattern)} {why}")
 
     return RuleJudge("regex", name, rule, {"ignore_case": ignore_case, "full": full}, pattern)
 

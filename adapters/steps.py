@@ -39,7 +39,7 @@ def step(name: str, function: Callable[..., Any], /, *args: Any, **keywords: Any
     what is not by a closure. Inside, `request_id` is the step's own. Await it where the function is async. Raises
     StepFailed where the function raised or its result is not JSON, Refused and OutcomeUnknown as they are.
     """
-    request = _request(name, args, keywords)
+    request = _request(name, function, args, keywords)
     calls = current_inner_calls()
     if is_async(function):
         return _step_async(calls, request, function, args, keywords)
@@ -80,7 +80,10 @@ async def _step_async(
     return _result(outcome, cause)
 
 
-def _request(name: str, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> InnerRequest:
+def _request(name: object, function: object, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> InnerRequest:
+    if not isinstance(name, str) or not callable(function):
+        given = f"{type(name).__name__} and {type(function).__name__}"
+        raise UsageError(f"a step takes its name and a function, not {given}", 'write step("charge", charge, argument)')
     try:
         payload = canonical_bytes({"args": as_json(list(args)), "keywords": as_json(dict(keywords))})
     except NotJson as fault:

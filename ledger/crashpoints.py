@@ -13,6 +13,8 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
+from .errors import UsageError
+
 __all__ = ["CRASHPOINTS", "crashpoint"]
 
 CRASHPOINTS: Final[dict[str, str]] = {
@@ -115,8 +117,14 @@ def _from_environment() -> Callable[[str], None]:
     if not setting:
         return _off
     name, _, passage = setting.partition("@")
-    if name not in CRASHPOINTS:
-        raise ValueError(f"TALLYSTICK_CRASHPOINT names no crash point: {name}")
+    if name not in CRASHPOINTS or not (passage or "1").isdecimal():
+        import difflib  # for this alone
+
+        near = difflib.get_close_matches(name, CRASHPOINTS, n=1)
+        raise UsageError(
+            f"TALLYSTICK_CRASHPOINT={setting} names no crash point",
+            f"write NAME or NAME@PASSAGE, such as {near[0] if near else 'dispatch.sent'}@3, or unset it",
+        )
     return _armed(name, int(passage or "1"))
 
 

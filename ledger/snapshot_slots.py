@@ -9,6 +9,7 @@ from typing import Final
 from .canonical import canonical_text
 from .errors import UsageError
 from .ledger import Reader
+from .states import SlotState
 
 __all__ = ["chosen_slots"]
 
@@ -24,13 +25,15 @@ def chosen_slots(reader: Reader, run_key: int, terms: Sequence[str]) -> tuple[fr
     """The numbers of the slots that fit, and of their cases.
 
     A term is ``KEY=VALUE`` with one of state, reason, variant, repetition, case or ``metadata.NAME``. Terms of one key
-    are alternatives, all keys must fit. Raises UsageError for another key.
+    are alternatives, all keys must fit. Raises UsageError for another key, and for a state that there is not.
     """
     wanted: dict[str, set[str]] = {}
     for term in terms:
         key, found, value = term.partition("=")
         if not found or (key not in _KEYS and not key.startswith("metadata.")):
             raise UsageError(f"{term} chooses nothing", f"name KEY=VALUE with {', '.join(_KEYS)} or metadata.NAME")
+        if key == "state" and value not in tuple(SlotState):
+            raise UsageError(f"{term} chooses nothing: there is no such state", f"name one of {', '.join(SlotState)}")
         wanted.setdefault(key, set()).add(value)
     slots, cases = set(), set()
     for slot_no, case_no, state, reason, repetition, variant, case_id, metadata in reader.each(_SLOTS, (run_key,)):

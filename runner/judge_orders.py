@@ -113,10 +113,11 @@ def load_judge_order(path: str | Path) -> JudgeOrder:
     source = str(path)
     raw, root = parse_work_order(read_text(Path(path), source=source), source=source)
     refuse_foreign(raw, place=root)
-    for key in raw.keys() & _OF_A_RUN:
-        root.at(key).refuse(
-            "a judge work order asks no target", "Leave it out: what is judged are the run's observations"
-        )
+    for key in raw:
+        if key in _OF_A_RUN:
+            root.at(key).refuse(
+                "a judge work order asks no target", "Leave it out: what is judged are the run's observations"
+            )
     table = check(JudgeOrderTable, raw, place=root)
     made = JudgeOrder.__new__(JudgeOrder)
     made._init(table, table.judges, table.budgets, table.execution, root, Path(path).parent)

@@ -408,6 +408,8 @@ def _told(fault: Mapping[str, Any], model: type[BaseModel]) -> tuple[str, str]:
             return f"{shown} is not known here", "Write " + context["expected"].replace("'", '"')
         case "value_error":
             return f"{shown} cannot stand here", f"Write another: {context['error']}"
+        case "list_type" if isinstance(fault["input"], Mapping):
+            return f"{shown} is no list", f"Write a list; of tables, each begins with [[{key}]], in two brackets"
         case _ if kind in _WANTED:
             wanted, remedy = _WANTED[kind]
             return f"{shown} is {wanted}", remedy.format(**context)

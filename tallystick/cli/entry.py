@@ -108,7 +108,8 @@ def _tell(code: str, text: str, status: int) -> int:
 def _tell_usage(problem: click.ClickException) -> int:
     context = getattr(problem, "ctx", None)
     help_of = "tallystick" if context is None else context.command_path
-    return _tell("usage", f"{problem.format_message().rstrip('.')}. See `{help_of} --help`", problem.exit_code)
+    told = problem.format_message().rstrip(".")
+    return _tell("usage", f"{told}{'' if told.endswith('?') else '.'} See `{help_of} --help`", problem.exit_code)
 
 
 def _tell_error(problem: Exception, settings: Settings) -> int:

@@ -65,9 +65,10 @@ def _show(screen: Screen, found: ForkOutlook) -> None:
         *([("judges", _judges(found))] if found.judges else []),
     ])  # fmt: skip
     if found.unknown:
+        stays = "stays" if found.unknown == 1 else "stay"
         screen.line(
-            f"{plural(found.unknown, 'outcome')} of the earlier run that may have happened stay unknown: nothing of"
-            " them is sent again, and what they hold stays held there", tone=Tone.WARNING,
+            f"{plural(found.unknown, 'outcome')} of the earlier run that may have happened {stays} unknown: nothing of"
+            " that is sent again, and what it holds stays held there", tone=Tone.WARNING,
         )  # fmt: skip
     for line in found.budgets:
         if line.is_enough is False:

@@ -253,6 +253,9 @@ def test_generators_and_results_that_are_not_json_are_refused_with_their_remedy(
     with ts.guard("g", ledger=path) as guard:
         with pytest.raises(ts.UsageError, match="is a generator"):
             guard.call("a", parts)
+        with pytest.raises(ts.UsageError, match="is no function, but of type int"):
+            guard.call("a", double(1))  # type: ignore[arg-type]
+        assert guard.summary().called == 0
         with pytest.raises(ts.UsageError, match='the result of key "b" cannot be kept'):
             guard.call("b", object)
         with pytest.raises(ts.UsageError, match="cannot be kept"):

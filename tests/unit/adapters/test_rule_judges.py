@@ -139,6 +139,8 @@ def test_rule_gives_pass_fail_or_the_reason_for_neither(
 def test_explanation_says_what_was_wrong() -> None:
     said = exact().judge(Observed(make_case(expected="en"), "default", 1, "de\nno"))
     assert said == Verdict(passed=False, explanation="expected en, got de no")
+    said = regex("en", full=True).judge(Observed(make_case(), "default", 1, "even"))
+    assert said == Verdict(passed=False, explanation="en is not the whole answer")
 
 
 @pytest.mark.parametrize("make", [exact, contains, not_contains, regex, numeric])

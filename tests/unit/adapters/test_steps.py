@@ -67,6 +67,8 @@ def test_what_a_step_cannot_keep_is_said(path: Path) -> None:
             ts.step("look", len, object())
         with pytest.raises(ts.StepFailed, match="no JSON form"):
             ts.step("make", object)
+        with pytest.raises(ts.UsageError, match="a step takes its name and a function, not builtin_function"):
+            ts.step(len, "look")  # type: ignore[call-overload]
         return "said"
 
     assert run(path, agent).counts[SlotState.SELECTED] == 1

@@ -15,7 +15,7 @@ from tests.unit.cli.project import ROOT, Project
 
 @pytest.mark.parametrize(
     "arguments",
-    [("bogus",), ("run",), ("run", "a", "b"), ("run", "a", "--limit", "0"), ("run", "a", "--nope"),
+    [("bogus",), ("statsu",), ("run",), ("run", "a", "b"), ("run", "a", "--limit", "0"), ("run", "a", "--nope"),
      ("report", "r", "--format", "pdf"),
      ("reconcile", "r", "--not-landed", "--give-up")],
 )  # fmt: skip
@@ -24,6 +24,7 @@ def test_wrong_usage_is_one_line_and_ends_with_2(project: Project, arguments: tu
     assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
     assert done.err.startswith("tallystick: usage: ")
     assert "--help`" in done.err
+    assert "?." not in done.err, "one end of a sentence is enough"
 
 
 def test_unexpected_error_is_one_line_and_shows_its_traceback_only_with_debug(
@@ -93,6 +94,15 @@ def test_version_is_told(project: Project, capfd: pytest.CaptureFixture[str]) ->
 
     assert invoke(["--version"]) == 0
     assert capfd.readouterr().out.startswith("tallystick ")
+
+
+@pytest.mark.parametrize("wrong", ["dispatch.send@3", "dispatch.sent@x"])
+def test_a_crash_point_that_there_is_not_is_told_with_one_that_there_is(project: Project, wrong: str) -> None:
+    running_ = project.started("status", TALLYSTICK_CRASHPOINT=wrong)
+    _, told = running_.communicate()
+    assert (running_.returncode, told.count("\n")) == (2, 1)
+    assert told.startswith(f"tallystick: usage: TALLYSTICK_CRASHPOINT={wrong} names no crash point. Write NAME or ")
+    assert "such as dispatch.sent@3" in told
 
 
 def test_text_that_the_terminal_cannot_show_does_not_stop_a_command(project: Project) -> None:

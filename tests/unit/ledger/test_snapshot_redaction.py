@@ -250,6 +250,7 @@ def test_text_that_cannot_be_left_out_is_not_exported(pattern: str, ledger: Ledg
         (SnapshotWish(redact=("text:",)), "there is no rule"),
         (SnapshotWish(slots=("state",)), "chooses nothing"),
         (SnapshotWish(slots=("colour=red",)), "chooses nothing"),
+        (SnapshotWish(slots=("state=failed", "state=faild")), "state=faild chooses nothing: there is no such state"),
         (SnapshotWish(move=True, redact=("cases",)), "--move excludes"),
     ],
 )
