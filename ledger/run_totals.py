@@ -78,6 +78,18 @@ _TURNED: Final = (
     "SELECT count(*), count(DISTINCT t.slot_no) FROM turns t JOIN slots s ON s.run_key = t.run_key"
     " AND s.slot_no = t.slot_no AND s.selected_attempt = t.attempt_no WHERE t.run_key = ?"
 )
+# Only an agent, a harness or a conversation makes further calls in an attempt; the index alone tells.
+_HAS_FURTHER: Final = (
+    "SELECT EXISTS (SELECT 1 FROM calls INDEXED BY calls_of_attempt"
+    " WHERE owner = 'attempt' AND run_key = ? AND position > 1)"
+)
+_ANSWERED: Final = (
+    "SELECT count(*) FROM slots s JOIN calls c INDEXED BY calls_of_attempt ON c.owner = 'attempt'"
+    " AND c.run_key = s.run_key AND c.slot_no = s.slot_no AND c.attempt_no = s.selected_attempt"
+    " JOIN dispatches d ON d.call_id = c.call_id AND d.state = 'answered'"
+    " WHERE s.run_key = ? AND s.state = 'selected' AND c.reused_from IS NULL AND NOT EXISTS (SELECT 1 FROM turns t"
+    " WHERE t.run_key = s.run_key AND t.slot_no = s.slot_no AND t.attempt_no = s.selected_attempt)"
+)
 _GAVE_VERDICTS: Final = "SELECT count(call_id) FROM judgments WHERE run_key = ? AND state = 'judged'"
 
 _Sums = dict[str, tuple[int, ...]]
@@ -97,10 +109,13 @@ def totals_of(reader: Reader, run_key: int) -> Totals:
     if is_fork:
         taken, given = reader.row(_NOT_MADE_HERE, (run_key,))
         attempts, selected = attempts - taken, selected - given
-    # A conversation came of as many sends as it has turns, every other observation of one.
+    # A conversation came of as many sends as it has turns, every other observation of one, unless it made further ones.
     turns, conversations = reader.row(_TURNED, (run_key,))
+    useful = selected - conversations
+    if reader.row(_HAS_FURTHER, (run_key,))[0]:
+        (useful,) = reader.row(_ANSWERED, (run_key,))
     classes = dict(reader.rows(_CLASSES, (run_key, "attempt")))
-    return _totals(sums, classes, attempts=attempts, useful=selected - conversations + turns)
+    return _totals(sums, classes, attempts=attempts, useful=useful + turns)
 
 
 def judge_totals_of(reader: Reader, run_key: int) -> Totals | None:

@@ -11,6 +11,8 @@ import tallystick as ts
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.states import SlotState
+from tallystick.runner.report_reading import report_of
+from tallystick.runner.reports import status_of
 
 from .guarded import broken_off, run
 
@@ -59,6 +61,24 @@ def test_a_step_that_fails_fails_in_the_same_way_in_a_replay(path: Path) -> None
     assert broken_off(path, agent, 1).counts[SlotState.SELECTED] == 1
     assert caught == ["KeyError: 'gone'"] * len(caught)
     assert len(caught) >= 2
+
+
+def test_no_step_of_an_attempt_that_gave_an_observation_is_called_wasted(path: Path) -> None:
+    def agent(case: ts.Case) -> int:
+        for number in range(3):
+            ts.step("look", lambda seen: seen, number)
+        begun.append(case.id)
+        if len(begun) == 2:
+            raise KeyError("after all were paid")
+        return 1
+
+    begun: list[str] = []
+    outcome = run(path, agent, repetitions=2)
+    with Ledger.open(path) as ledger:
+        report, standing = report_of(ledger, outcome.run_id).totals, status_of(ledger, outcome.run_id).totals
+    assert report is not None
+    assert (report.dispatches, report.wasted_dispatches) == (6, 3)
+    assert standing == report, "the report and the status count alike"
 
 
 def test_what_a_step_cannot_keep_is_said(path: Path) -> None:
