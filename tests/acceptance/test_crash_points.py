@@ -156,7 +156,7 @@ def test_c09_killed_at_the_statements_of_a_runs_life(site: Site, tmp_path: Path,
     template.write_text(json.dumps(order))
 
     walk = site.start_program(sys.executable, FIXTURES / "statement_walk.py", template, tmp_path / "walk", stride)
-    assert walk.ended(patience_seconds=280) == 0, walk.err
+    assert walk.ended(patience_seconds=1_120 // stride) == 0, walk.err
     deaths = [json.loads(line) for line in walk.out.splitlines()]
 
     assert [death["statement"] for death in deaths] == list(range(1, stride * len(deaths) + 1, stride))
