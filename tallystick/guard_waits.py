@@ -7,7 +7,10 @@ Who waits is told by the call that it is inside of (its context: of tasks, of `a
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,21 +20,26 @@ from typing import Final
 import attrs
 
 from .held_up_loops import held_up_loops, running_loop
+from .ledger.canonical import printable
 from .ledger.errors import UsageError
 from .runner.errors import GuardDeadlock
 from .runner.guard_runs import GuardRun
 
-__all__ = ["claim", "inside", "leave", "refuse_own", "waiting"]
+__all__ = ["LongWait", "claim", "inside", "leave", "refuse_own", "waiting"]
+
+logger = logging.getLogger(__name__)
 
 _NAMED_MAX: Final = 6
+_LONG_SECONDS: Final = 10.0
 _Held = tuple[GuardRun, str]
 
 
 @attrs.frozen(eq=False)
 class _Holder:
-    """One hold of a key, with the loop that it needs to go on."""
+    """One hold of a key, with the loop that it needs to go on, and the thread that it is made on."""
 
     loop: asyncio.AbstractEventLoop | None
+    thread: str
 
 
 # A hold, or a loop that a blocking call keeps from going on: either waits for the keys that it is entered for.
@@ -48,7 +56,7 @@ def claim(run: GuardRun, key: str, *, is_async: bool = False) -> bool:
     if not run.claim(key):
         return False
     with _LOCK:
-        _HOLDERS[run, key] = _Holder(asyncio.get_running_loop() if is_async else None)
+        _HOLDERS[run, key] = _Holder(asyncio.get_running_loop() if is_async else None, threading.current_thread().name)
     return True
 
 
@@ -91,6 +99,30 @@ def waiting(run: GuardRun, key: str, *, is_async: bool = False) -> Iterator[None
                 _WANTED[waiter].remove(wanted)
                 if not _WANTED[waiter]:
                     del _WANTED[waiter]
+
+
+class LongWait:
+    """Says once of a wait that it takes long, and for what; in the log alone, as it may well be an honest one.
+
+    A thread that was started without the context of its call may wait for ever, and nobody can tell.
+    """
+
+    def __init__(self, run: GuardRun, key: str) -> None:
+        self._wanted = (run, key)
+        self._until = time.monotonic() + _LONG_SECONDS
+
+    def look(self) -> None:
+        """To be called again and again while it lasts."""
+        if time.monotonic() < self._until:
+            return
+        self._until = math.inf
+        run, key = self._wanted
+        holder = _HOLDERS.get(self._wanted)
+        logger.info(
+            'the key "%s" has been waited for for %g s: its call goes on, on the thread %s', printable(key),
+            _LONG_SECONDS, "that is over" if holder is None else holder.thread,
+            extra={"event": "guard.waits", "run": run.coordinator.run_id, "key": key},
+        )  # fmt: skip
 
 
 def _refuse_circle(waiters: tuple[_Waiter, ...], wanted: _Held) -> None:

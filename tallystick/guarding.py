@@ -28,7 +28,7 @@ from .adapters.key_meanings import meaning_of_call
 from .adapters.python_outcomes import outcome_of_exception, outcome_of_value
 from .guard_budget import Budget, GuardSummary
 from .guard_mapping import GuardMapping
-from .guard_waits import claim, inside, leave, refuse_own, waiting
+from .guard_waits import LongWait, claim, inside, leave, refuse_own, waiting
 from .held_up_loops import holding_up_the_loop
 from .ledger.errors import LedgerClosed, UsageError
 from .ledger.growing import newest_of_name
@@ -376,15 +376,19 @@ def _wait_for(run: GuardRun, key: str) -> None:
     """Until nobody else is at the key; a call takes as long as it takes, and one that waits for this one is refused."""
     refuse_own(run, key)
     with waiting(run, key):
+        long = LongWait(run, key)
         while not claim(run, key):
+            long.look()
             threading.Event().wait(_LOOK_SECONDS)
 
 
 async def _wait_for_async(run: GuardRun, key: str) -> None:
     refuse_own(run, key)
     with waiting(run, key, is_async=True):
+        long = LongWait(run, key)
         # Threads hold keys too, and no event of a loop may be set from one.
-        while not claim(run, key, is_async=True):  # noqa: ASYNC110
+        while not claim(run, key, is_async=True):
+            long.look()
             await asyncio.sleep(_LOOK_SECONDS)
 
 

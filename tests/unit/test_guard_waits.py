@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import tallystick as ts
-from tallystick import guarding
+from tallystick import guard_waits, guarding
 from tallystick.guard_waits import _HOLDERS, _WANTED, waiting
 from tallystick.held_up_loops import holding_up_the_loop
 from tallystick.ledger.checks import check_ledger
@@ -324,3 +325,77 @@ def test_a_task_that_has_outlived_its_call_may_ask_for_that_calls_key(path: Path
             return await tasks[0]
 
     assert asyncio.run(main()) == "done"
+
+
+class Heard(logging.Handler):
+    """Keeps what is told to a log, and calls a function then."""
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        super().__init__()
+        self.then = then
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+        self.then()
+
+
+@pytest.fixture
+def listening() -> Iterator[Callable[[Heard], None]]:
+    logger, added = logging.getLogger("tallystick"), list[Heard]()
+    level = logger.level
+
+    def listen(heard: Heard) -> None:
+        added.append(heard)
+        logger.setLevel(logging.INFO)
+        logger.addHandler(heard)
+
+    yield listen
+    logger.setLevel(level)
+    for heard in added:
+        logger.removeHandler(heard)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_long_wait_says_once_in_the_log_for_which_key_and_thread_and_is_not_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch, listening: Callable[[Heard], None], is_async: bool
+) -> None:
+    monkeypatch.setattr(guard_waits, "_LONG_SECONDS", 0.0)
+    inside, go_on = threading.Event(), threading.Event()
+    heard = Heard(go_on.set)
+    listening(heard)
+
+    def work(key: str) -> str:
+        inside.set()
+        assert go_on.wait(PATIENCE_SECONDS)
+        return key
+
+    async def work_async(key: str) -> str:
+        raise AssertionError("its key has a result")
+
+    with ts.guard("g", ledger=path, changed="reuse") as guard, ThreadPoolExecutor(1, "first") as pool:
+        first = pool.submit(guard.call, "a", work, "a")
+        assert inside.wait(PATIENCE_SECONDS)
+        assert (asyncio.run(guard.call("a", work_async, "a")) if is_async else guard.call("a", work, "a")) == "a"
+        assert first.result(PATIENCE_SECONDS) == "a"
+    (record,) = heard.records
+    assert record.levelno == logging.INFO  # it reaches nobody's standard error
+    assert record.getMessage().startswith('the key "a" has been waited for for 0 s')
+    assert record.getMessage().endswith("on the thread first_0")
+    assert vars(record)["event"] == "guard.waits"
+
+
+def test_a_pool_of_the_function_itself_is_known_to_be_inside_where_it_has_the_context_of_the_call(path: Path) -> None:
+    def work(key: str) -> list[Any]:
+        with ThreadPoolExecutor(2) as pool:
+            told = [pool.submit(copy_context().run, guard.call, one, work, one) for one in key[1:]]
+            return [key, *(one.result(PATIENCE_SECONDS) for one in told)]
+
+    def round_it(key: str) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            inner = pool.submit(copy_context().run, guard.call, key, round_it, key)
+            return str(inner.exception(PATIENCE_SECONDS))
+
+    with ts.guard("g", ledger=path) as guard:
+        assert guard.call("abc", work, "abc") == ["abc", ["b"], ["c"]]
+        assert "inside of its own call" in guard.call("round", round_it, "round")

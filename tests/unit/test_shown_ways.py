@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_the_guards_that_are_shown_call_each_key_once(capsys: pytest.CaptureFixture[str]) -> None:
-    first, more = blocks(HOW_TO / "guard-a-script.md", "python")
+    first, more, pool = blocks(HOW_TO / "guard-a-script.md", "python")
     names: dict[str, Any] = {"__name__": "shown"}
     exec(first, names)
     assert capsys.readouterr().out.splitlines()[:2] == ["ONE", "TWO"]
@@ -42,6 +42,8 @@ def test_the_guards_that_are_shown_call_each_key_once(capsys: pytest.CaptureFixt
     assert asyncio.run(names["many"]()) == ["hey!", "ho!"]
     with ts.guard("summaries", if_unknown="repeat", budget=ts.Budget(dispatches=500)) as guard:
         assert guard.summary().spent == {"dispatches": 2}
+    exec(pool, names)
+    assert names["chapters"] == [["A", "B"], ["C"]]
 
 
 def test_the_agent_that_is_shown_runs_and_its_step_too(monkeypatch: pytest.MonkeyPatch) -> None:
