@@ -183,6 +183,24 @@ def test_what_a_function_raises_goes_on_and_its_key_is_called_again_next_time(pa
         assert ledger.report("g") is not None
 
 
+def test_what_a_call_used_that_raised_counts_at_its_bound_unless_it_says_that_nothing_was_done(path: Path) -> None:
+    def turned_away(problem: str) -> None:
+        raise ts.Refused("no such key") if problem == "refused" else PermissionError("401: no such key")
+
+    def used(guard: ts.Guard) -> tuple[int, int, int]:
+        summary = guard.summary()
+        return summary.spent["dispatches"], summary.spent["nanousd"], summary.held["nanousd"]
+
+    budget = ts.Budget(dispatches=9, usd="1.00", usd_bound="0.10")
+    with ts.guard("g", ledger=path, budget=budget) as guard:
+        with pytest.raises(ts.Refused):
+            guard.call("a", turned_away, "refused")
+        assert used(guard) == (1, 0, 0)
+        with pytest.raises(PermissionError):
+            guard.call("b", turned_away, "failed")
+        assert used(guard) == (2, 100_000_000, 0)
+
+
 def test_an_unknown_outcome_is_not_called_again_by_itself(path: Path) -> None:
     def times_out(number: int) -> int:
         calls.append(number)

@@ -50,3 +50,25 @@ def test_its_cost_settles_a_budget_of_money(tmp_path: Path) -> None:
     with ts.open(tmp_path / "l.db") as ledger:
         (found,) = ledger.budgets("agents")
     assert (found.settled, found.held, found.unknown_uses) == (COST, 0, 0)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 500])
+@pytest.mark.parametrize("says_so", [False, True])
+def test_an_error_that_does_not_say_what_it_used_counts_at_its_bound_unless_a_reader_says_that_it_is_nothing(
+    tmp_path: Path, status: int, says_so: bool
+) -> None:
+    model = Model(lambda request: httpx.Response(status, json={"error": {"message": "no such key"}}))
+
+    def nothing_where_it_is_turned_away(body: Any) -> Any:
+        return {"tokens_in": 0, "tokens_out": 0} if "error" in body else None
+
+    def agent(case: ts.Case) -> int:
+        usage = nothing_where_it_is_turned_away if says_so else None
+        with ts.httpx_client(transport=model, usage=usage) as client:
+            return client.post(URL, json={"model": "m-1"}).status_code
+
+    budgets = {"dispatches": 5, "usd": {"limit": "1.00", "bound_per_dispatch": "0.10"}}
+    run(tmp_path / "l.db", agent, prices=PRICES, budgets=budgets)
+    with ts.open(tmp_path / "l.db") as ledger:
+        found = {one.plan.unit: (one.settled, one.held, one.unknown_uses) for one in ledger.budgets("agents")}
+    assert found == {"dispatches": (1, 0, 0), "nanousd": (0, 0, 0) if says_so else (100_000_000, 0, 1)}
