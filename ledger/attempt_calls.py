@@ -9,10 +9,10 @@ from __future__ import annotations
 import attrs
 
 from . import budgets
+from .attempt_rows import add_attempt, add_observation, claim, end_dispatch, end_slot, move_attempt, record_event
 from .attempts import intend_call, record_unknown, stay_unknown
 from .crashpoints import crashpoint
 from .errors import TransitionRefused
-from .moves import add_attempt, add_observation, claim, end_dispatch, end_slot, move_attempt, record_event
 from .open_calls import AttemptCalls, calls_of, next_of
 from .records import Artifact, Begun, DispatchFacts, DispatchKey, Intent, Waiting
 from .states import AttemptState, DispatchState, NextStep, SlotState

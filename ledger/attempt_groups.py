@@ -14,11 +14,11 @@ from typing import Any
 from sqlalchemy import bindparam
 
 from . import budgets
+from .attempt_rows import ADD_ATTEMPT
 from .attempts import begin, held_amounts, observe
 from .canonical import canonical_text
 from .crashpoints import crashpoint
 from .errors import TransitionRefused
-from .moves import ADD_ATTEMPT
 from .records import Begun, DispatchFacts, DispatchKey, Hold, Intent
 from .schema import calls, dispatches, observations
 from .statements import hot_insert, hot_update

@@ -9,12 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import budgets
-from .canonical import JsonValue
-from .crashpoints import crashpoint
-from .errors import TransitionRefused
-from .lease_guard import dispatch_under
-from .ledger import Reader
-from .moves import (
+from .attempt_rows import (
     add_attempt,
     add_observation,
     claim,
@@ -25,6 +20,11 @@ from .moves import (
     recorded,
     take_up_again,
 )
+from .canonical import JsonValue
+from .crashpoints import crashpoint
+from .errors import TransitionRefused
+from .lease_guard import dispatch_under
+from .ledger import Reader
 from .records import Artifact, Begun, DispatchFacts, DispatchKey, Held, Hold, Intent, Waiting
 from .schema import calls, dispatches
 from .statements import hot_insert

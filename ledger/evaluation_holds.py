@@ -11,6 +11,7 @@ from typing import Final
 import attrs
 
 from . import budgets
+from .attempt_rows import end_dispatch
 from .crashpoints import crashpoint
 from .custody import require_judgeable
 from .errors import EvaluationBusy
@@ -18,7 +19,6 @@ from .evaluations import EvaluationRow
 from .holders import Holder, holder_of
 from .judgments import add_judgments
 from .ledger import Ledger
-from .moves import end_dispatch
 from .processes import boot_id
 from .records import DispatchFacts, DispatchKey, JudgmentRow
 from .schema import leases

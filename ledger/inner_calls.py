@@ -13,9 +13,9 @@ import attrs
 from . import budgets
 from .artifacts import bytes_of
 from .attempt_calls import open_attempt
+from .attempt_rows import end_dispatch, record_event, take_up_again
 from .crashpoints import crashpoint
 from .ledger import Reader
-from .moves import end_dispatch, record_event, take_up_again
 from .open_calls import AttemptCalls, calls_of
 from .records import DispatchFacts, DispatchKey
 from .states import AttemptState, DispatchState, IfUnknown, NextStep

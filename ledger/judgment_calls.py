@@ -11,10 +11,10 @@ from typing import Final
 import attrs
 
 from . import budgets
+from .attempt_rows import end_dispatch, recorded
 from .crashpoints import crashpoint
 from .errors import TransitionRefused
 from .judgments import add_judgments, let_wait
-from .moves import end_dispatch, recorded
 from .records import Artifact, DispatchFacts, DispatchKey, Hold, JudgmentKey, JudgmentRow
 from .schema import calls, dispatches
 from .statements import hot_insert

@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 
 from . import budgets
+from .attempt_rows import add_observation, end_dispatch, move_attempt, record_event
 from .contamination import touched_late
-from .moves import add_observation, end_dispatch, move_attempt, record_event
 from .open_calls import calls_of
 from .records import Artifact, DispatchFacts, DispatchKey
 from .standing import where_it_stands

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import attrs
 
 from . import budgets
+from .attempt_rows import end_dispatch
 from .canonical import digest_of_bytes
 from .lease_guard import require
 from .ledger import Reader
-from .moves import end_dispatch
 from .records import DispatchFacts, DispatchKey, Held, Hold
 from .schema import calls, dispatches
 from .statements import hot_insert

@@ -12,11 +12,11 @@ import attrs
 
 from . import budgets
 from .artifacts import record
+from .attempt_rows import add_observation, take_up_again
 from .contamination import touched_late
 from .custody import require_held
 from .errors import TransitionRefused
 from .inner_calls import is_inner
-from .moves import add_observation, take_up_again
 from .open_calls import calls_of
 from .records import Artifact, DispatchFacts, DispatchKey
 from .reopening import reopen_run

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import attrs
 
+from .custody_moves import move_runs
 from .errors import UsageError
 from .ledger import Ledger
-from .moving import move_runs
 from .snapshot_export import Exported, export_runs
 
 __all__ = ["SnapshotWish", "write_snapshot"]

@@ -12,10 +12,10 @@ import attrs
 
 from .artifacts import text_of
 from .attempt_calls import conclude, further_call, open_attempt, settle_answer
+from .attempt_rows import record_event, recorded
 from .crashpoints import crashpoint
 from .errors import TransitionRefused
 from .ledger import Reader
-from .moves import record_event, recorded
 from .records import Artifact, Begun, DispatchFacts, DispatchKey, Intent
 from .schema import sessions, turns
 from .statements import hot_insert

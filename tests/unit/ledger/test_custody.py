@@ -16,6 +16,7 @@ from tallystick.ledger.canonical import digest_of_bytes
 from tallystick.ledger.care import backup_ledger
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.custody_changes import adopt, begin_move
+from tallystick.ledger.custody_moves import move_runs
 from tallystick.ledger.errors import CustodyElsewhere, RunBusy, SnapshotDiverged, UsageError
 from tallystick.ledger.evaluation_holds import leave_evaluation, open_evaluation
 from tallystick.ledger.evaluations import EvaluationRow, create_evaluation, write_set
@@ -23,7 +24,6 @@ from tallystick.ledger.judgment_calls import JudgeIntent, begin_judgment, end_ju
 from tallystick.ledger.judgments import add_judgments
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.ledger_place import find_place
-from tallystick.ledger.moving import move_runs
 from tallystick.ledger.planning import JudgePlan
 from tallystick.ledger.records import DispatchFacts, JudgmentKey, JudgmentRow
 from tallystick.ledger.run_settings import change_settings

@@ -20,6 +20,7 @@ from tallystick.ledger.canonical import digest_of_bytes
 from tallystick.ledger.check_rules import Severity
 from tallystick.ledger.checks import check_ledger
 from tallystick.ledger.custody_changes import adopt
+from tallystick.ledger.custody_moves import move_runs
 from tallystick.ledger.errors import (
     RefusedError,
     RunBusy,
@@ -33,7 +34,6 @@ from tallystick.ledger.judgment_calls import JudgeIntent, begin_judgment, end_ju
 from tallystick.ledger.judgments import mark_judging
 from tallystick.ledger.lease_calls import LeaseCall, begin_lease_call
 from tallystick.ledger.ledger import Ledger
-from tallystick.ledger.moving import move_runs
 from tallystick.ledger.planning import JudgePlan, PlannedRun
 from tallystick.ledger.records import DispatchFacts, JudgmentKey, JudgmentRow
 from tallystick.ledger.snapshot_import import import_snapshot

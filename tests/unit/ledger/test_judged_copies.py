@@ -9,13 +9,13 @@ import pytest
 
 from tallystick.ledger import snapshot_import
 from tallystick.ledger.custody_changes import begin_move
+from tallystick.ledger.custody_moves import move_runs
 from tallystick.ledger.errors import (
     RunBusy,
     SnapshotDiverged,
     SnapshotInvalid,
 )
 from tallystick.ledger.ledger import Ledger
-from tallystick.ledger.moving import move_runs
 from tallystick.ledger.qualifications import add_qualification, link_qualification
 from tallystick.ledger.snapshot_import import import_snapshot
 from tests.unit.ledger.children import Child

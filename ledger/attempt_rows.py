@@ -1,4 +1,4 @@
-"""The single moves that the steps of an attempt are made of: each one guarded statement, or one row.
+"""What the steps of an attempt write: each function changes or adds one row, by one guarded statement.
 
 Nothing here decides anything; `attempts` and its neighbours put them together, one step a piece of work.
 """
