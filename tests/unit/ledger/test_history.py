@@ -151,7 +151,7 @@ def test_slots_that_are_named_again_and_again_are_not_gone_through_again(
     ledger.write(lambda tx: observe(tx, keys[0]))
     ledger.write(lambda tx: attempts.fail(tx, keys[1], facts(DispatchState.FAILED, "x"), waiting=Waiting()))
     ledger.write(lambda tx: attempts.give_up(tx, run.run_key, 2, reason="r"))
-    body = {"count": 1, "reason": "r", "variant": None, "slots": ranges, "contaminated": []}
+    body: dict[str, Any] = {"count": 1, "reason": "r", "variant": None, "slots": ranges, "contaminated": []}
     ledger.write(lambda tx: tx.event(run.run_key, kind, body))
     with ledger.reading() as reader:
         (found,) = differences(reader)
