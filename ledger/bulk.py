@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from . import driver
 from .errors import CommitUnknown, LedgerFailed
+from .failures import is_full
 from .transaction import Transaction
 from .turnstile import Turnstile
 
@@ -69,7 +70,7 @@ class BulkWriter:
             except driver.SqliteError as problem:
                 raise CommitUnknown(
                     f"whether an import was committed is unknown ({str(problem).splitlines()[0]})",
-                    "see to the ledger's disk, then import again: what is there already is not taken in twice",
+                    _remedy(problem),
                 ) from problem
             self._checkpoint()
 
@@ -99,7 +100,7 @@ class BulkWriter:
             except driver.StatementError as problem:
                 raise LedgerFailed(
                     f"rows of an import are written, and stay in the log ({str(problem).splitlines()[0]})",
-                    "see to the ledger's disk, then import again: what is there already is not taken in twice",
+                    _remedy(problem),
                 ) from problem
             self._log_before = size
 
@@ -118,3 +119,8 @@ def bulk_writer(
     finally:
         with turnstile:
             connection.close()
+
+
+def _remedy(problem: BaseException) -> str:
+    first = "free space on" if is_full(problem) else "see to"
+    return f"{first} the ledger's disk, then import again: what is there already is not taken in twice"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,8 @@ __all__ = [
 _DAMAGE: Final = frozenset({11, 26})  # CORRUPT, NOTADB
 _UNDECODABLE: Final = "Could not decode to UTF-8"  # the driver's words
 _BUSY: Final = 5
+_INPUT_OUTPUT: Final = 10
+_INDEX_BYTES: Final = 32 * 1024
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _FORBIDDEN_WORDS: Final = ("readonly", "read-only", "unable to open")
 _OF_FILE: Final = frozenset({3, 5, 6, 7, 10, 13, 14, 15, 22})  # PERM … NOLFS: the disk, its locks, its room
@@ -69,7 +72,11 @@ def unreadable(path: Path, problem: BaseException) -> LedgerError:
     text = first_line(problem)
     if is_damage(problem):
         return LedgerDamaged(f"the ledger {path} is damaged: {text}", "run `tallystick ledger check`", str(path))
-    return LedgerUnreadable(f"the ledger {path} could not be read: {text}", remedy_of(problem), str(path))
+    if _code(problem) == _INPUT_OUTPUT and _is_without_room(path):
+        text, remedy = f"{text}, and its disk is full", "free space on the ledger's disk, then start again"
+    else:
+        remedy = remedy_of(problem)
+    return LedgerUnreadable(f"the ledger {path} could not be read: {text}", remedy, str(path))
 
 
 def unwritable(path: Path, problem: BaseException, verb: str, *, kind: str = "ledger") -> TallystickError:
@@ -86,6 +93,14 @@ def is_forbidden(problem: BaseException) -> bool:
     """Whether the file or its folder may not be used so: permissions, or a disk that is mounted to be read."""
     text = _said_by(problem).lower()
     return getattr(problem, "errno", None) in _FORBIDDEN or any(word in text for word in _FORBIDDEN_WORDS)
+
+
+def _is_without_room(path: Path) -> bool:
+    """Whether the index of the log, which each opening makes, has no room: SQLite says nothing more of that."""
+    try:
+        return shutil.disk_usage(path.parent).free < _INDEX_BYTES
+    except OSError:
+        return False
 
 
 def _said_by(problem: BaseException) -> str:

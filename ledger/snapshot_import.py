@@ -18,6 +18,7 @@ from .crashpoints import crashpoint
 from .custody_changes import lose_custody
 from .driver import DatabaseError
 from .errors import CommitUnknown, LedgerError, RunBusy, SnapshotDiverged, SnapshotInvalid
+from .failures import is_of_file
 from .import_care import discard_half_imported, discard_run, import_folder
 from .ledger import Ledger, Reader
 from .ledger_place import ledger_id
@@ -124,7 +125,7 @@ def _take_in(ledger: Ledger, snapshot: VerifiedSnapshot, found: list[Comparison]
             with contextlib.suppress(LedgerError):  # what is left there is removed by the next import
                 for run in hidden:
                     discard_run(ledger, run.import_id, run.run_key)
-        if isinstance(problem, DatabaseError):
+        if isinstance(problem, DatabaseError) and not is_of_file(problem):
             raise _collides(snapshot, problem) from problem
         raise
     crashpoint("import.flipped")

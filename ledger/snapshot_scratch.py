@@ -117,19 +117,28 @@ class Scratch:
     def __init__(self, folder: Path, *, schema_number: int) -> None:
         self.path = folder / "rows.db"
         self._connection = driver.sqlite.connect(str(self.path), isolation_level=None, check_same_thread=False)
-        for setting in _SETTINGS:
-            self._connection.execute(f"PRAGMA {setting}").fetchall()
-        for number in range(1, schema_number + 1):
-            apply_migration(self._connection, number)
-        self._later = self._connection.execute(
-            "SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = ?", (_LOOKED_AT_LATER,)
-        ).fetchone()
-        self._connection.execute(f"DROP TRIGGER IF EXISTS {_LOOKED_AT_LATER}")
+        try:
+            self._later = self._make_tables(schema_number)
+        except BaseException:
+            self.close()  # its file would keep the room of a full disk for as long as it is open
+            raise
         self._schema_number = schema_number
         self._kinds: dict[str, dict[str, str]] = {}
         self._varying: defaultdict[str, set[str]] = defaultdict(set)
         self._run_keys: defaultdict[str, set[int]] = defaultdict(set)
         self.reader = Reader(self._connection, folder)
+
+    def _make_tables(self, schema_number: int) -> tuple[str] | None:
+        """Returns the statement of the rule that is left for later, None where the schema has none."""
+        for setting in _SETTINGS:
+            self._connection.execute(f"PRAGMA {setting}").fetchall()
+        for number in range(1, schema_number + 1):
+            apply_migration(self._connection, number)
+        found: tuple[str] | None = self._connection.execute(
+            "SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = ?", (_LOOKED_AT_LATER,)
+        ).fetchone()
+        self._connection.execute(f"DROP TRIGGER IF EXISTS {_LOOKED_AT_LATER}")
+        return found
 
     def load(
         self,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.fixtures.small_disk import SmallDisk, small_disk
 
 from .harness import Site
 from .invariants import check_invariants, rows
@@ -16,40 +17,10 @@ from .orders import case, http_order
 SIZE = 16 * 1024 * 1024
 
 
-class SmallDisk:
-    """A place that holds a few megabytes, and what takes up the rest of it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.filler = folder / "filler"
-
-    def fill(self) -> None:
-        """Take every byte that is left."""
-        with self.filler.open("wb", buffering=0) as file:
-            for size in (65536, 4096, 1):
-                try:
-                    while True:
-                        file.write(bytes(size))
-                except OSError:
-                    continue
-
-    def free(self) -> None:
-        self.filler.unlink()
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a small disk is not permitted here; the limit on file sizes is tested instead")
-    try:
-        yield SmallDisk(place)
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
+    with small_disk(tmp_path / "disk", size=SIZE) as made:
+        yield made
 
 
 def order(site: Site) -> None:
