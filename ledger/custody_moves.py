@@ -5,12 +5,16 @@ Several are moved together: what refuses one of them has changed none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .custody_changes import begin_move, end_move
-from .errors import SnapshotInvalid, SnapshotNewer, UsageError
+from .errors import RunBusy, SnapshotInvalid, SnapshotNewer, TransitionRefused, UsageError
 from .ledger import Ledger
+from .location import make_side_folder
 from .publishing import refuse_taken
 from .snapshot_export import Exported, export_runs, refuse_too_many
 from .snapshot_format import Manifest
@@ -24,8 +28,32 @@ def move_runs(ledger: Ledger, run_ids: Sequence[str], path: Path, *, force: bool
     """Write a snapshot that may go on with the runs, and give up custody of them.
 
     After a kill in between, the same call goes on: the runs are *moving* until then, and nobody's to continue. After a
-    kill at its very end, it finds that all is done. Raises RunBusy, CustodyElsewhere, and what `export_runs` raises.
+    kill at its very end, it finds that all is done. Raises RunBusy, also while another process moves runs of this
+    ledger or where one was taken back meanwhile, CustodyElsewhere, and what `export_runs` raises.
     """
+    with _alone(ledger, run_ids):
+        return _moved(ledger, run_ids, path, force=force)
+
+
+@contextlib.contextmanager
+def _alone(ledger: Ledger, run_ids: Sequence[str]) -> Iterator[None]:
+    # Whoever finds a run that is being moved finishes that, which is right after a death only: two that live would
+    # each publish a file.
+    folder = os.open(make_side_folder(ledger.path), os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as problem:
+            raise RunBusy(
+                "another process is moving runs of this ledger away", "wait for its end, and look what it has moved",
+                min(run_ids, default=""), "another process",
+            ) from problem  # fmt: skip
+        yield
+    finally:
+        os.close(folder)
+
+
+def _moved(ledger: Ledger, run_ids: Sequence[str], path: Path, *, force: bool) -> Exported:
     wanted = sorted(set(run_ids))
     there = _of_this_move(path, wanted)
     if there is not None and _is_done(ledger, there):
@@ -35,7 +63,14 @@ def move_runs(ledger: Ledger, run_ids: Sequence[str], path: Path, *, force: bool
     refuse_too_many(wanted)
     begin_move(ledger, wanted)
     made = export_runs(ledger, wanted, path, custody="move", force=force)
-    end_move(ledger, wanted)
+    try:
+        end_move(ledger, wanted)
+    except TransitionRefused as problem:
+        path.unlink(missing_ok=True)  # nobody may go on by it, and nobody was told of it
+        raise RunBusy(
+            "a run was taken back while its snapshot was written: nothing is moved, and the file is removed",
+            "move it again, if it is still to go", wanted[0],
+        ) from problem  # fmt: skip
     return made
 
 

@@ -26,7 +26,6 @@ from tallystick.ledger.errors import (
     RunBusy,
     RunNotFound,
     SnapshotDiverged,
-    TransitionRefused,
     UsageError,
 )
 from tallystick.ledger.evaluations import create_evaluation, write_set
@@ -332,11 +331,32 @@ def test_a_run_that_was_taken_back_while_its_file_was_written_is_not_moved(
             adopt(ledger, run.run_id, reason="it was a mistake", made_by="me")
 
     monkeypatch.setattr(snapshot_export, "crashpoint", take_back)
-    with pytest.raises(TransitionRefused):
+    with pytest.raises(RunBusy, match="was taken back while"):
         move_runs(ledger, [run.run_id], tmp_path / "m.zip")
+    assert not (tmp_path / "m.zip").exists(), "who imported it would go on, too"
     assert custody(ledger, run.run_id) == ("open", "held", 3)
     go_on(ledger, run.run_id)
     sound(ledger)
+
+
+def test_of_two_that_move_a_run_at_once_one_makes_a_file_and_the_other_is_told(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = full_run(ledger)
+    told: list[str] = []
+
+    def move_too(point: str) -> None:
+        if point == "export.written" and not told:
+            told.append("")
+            with pytest.raises(RunBusy, match="another process is moving runs") as refused:
+                move_runs(ledger, [run.run_id], tmp_path / "second.zip")
+            told.append(refused.value.what)
+
+    monkeypatch.setattr(snapshot_export, "crashpoint", move_too)
+    move_runs(ledger, [run.run_id], tmp_path / "first.zip")
+    assert len(told) == 2
+    assert [path.name for path in tmp_path.glob("*.zip")] == ["first.zip"]
+    assert custody(ledger, run.run_id) == ("moved", "moved", 2)
 
 
 def test_of_two_imports_of_one_snapshot_at_once_one_is_told_of_the_other(
