@@ -95,8 +95,13 @@ def _alone_at(path: Path) -> Iterator[None]:
             stack.close()  # who had it was about to remove it
         else:
             raise _busy(path)
-        stack.callback(lock.unlink, missing_ok=True)
+        stack.callback(_remove, lock)
         yield
+
+
+def _remove(lock: Path) -> None:
+    with contextlib.suppress(OSError):  # it may be gone, or its disk read-only by now; what is left locks nobody out
+        lock.unlink()
 
 
 def _locked(lock: Path, path: Path) -> BinaryIO:

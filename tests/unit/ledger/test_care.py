@@ -107,6 +107,27 @@ def test_of_two_backups_to_one_path_at_once_the_second_is_refused_and_the_first_
     assert made.artifacts == len(whole_backup(path)) == 2
 
 
+def test_a_lock_that_cannot_be_removed_fails_no_backup_and_keeps_nobody_out(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that became read-only."""
+    path = tmp_path / "backup.db"
+    full_run(ledger)
+    unlink = Path.unlink
+
+    def read_only(file: Path, *, missing_ok: bool = False) -> None:
+        if file.suffix == ".lock":
+            raise OSError(errno.EROFS, "Read-only file system", str(file))
+        unlink(file, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", read_only)
+        backup_ledger(ledger, path)
+    assert (tmp_path / ".backup.db.lock").exists()
+    backup_ledger(ledger, path, force=True)
+    assert not (tmp_path / ".backup.db.lock").exists()
+
+
 def test_a_backup_is_made_where_that_of_another_process_was_killed(ledger: Ledger, tmp_path: Path) -> None:
     full_run(ledger)
     path = tmp_path / "copies" / "backup.db"
