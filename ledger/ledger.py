@@ -20,7 +20,7 @@ from .clocks import Clock, SystemClock
 from .errors import LedgerClosed
 from .failures import is_damage, is_of_file, unreadable
 from .identifiers import IdSource
-from .location import side_folder
+from .location import resolved, side_folder
 from .opening import prepare
 from .processes import ProcessIdentity
 from .readers import Reader
@@ -70,11 +70,11 @@ class Ledger:
     ) -> Ledger:
         """Open the ledger of that file.
 
-        Raises LedgerMissing, LedgerOutdated, LedgerNewer, NotALedger, LedgerOnNetwork or LedgerReadOnly, each before
-        anything is changed. ``clock`` is for tests and only used by the first opening in a process.
+        Raises LedgerMissing, LedgerOutdated, LedgerNewer, NotALedger, LedgerOnNetwork, LedgerReadOnly or UsageError,
+        each before anything is changed. ``clock`` is for tests and only used by the first opening in a process.
         """
         # Through links: locks lie beside the file itself, so that every name of it leads to the same ones.
-        place = Path(path).resolve()
+        place = resolved(Path(path))
         with _registry:
             if place.exists() and (shared := _open.get(_key(place))) is not None:
                 shared.users += 1

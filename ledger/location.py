@@ -13,7 +13,15 @@ import psutil
 from .errors import LedgerOnNetwork, LedgerReadOnly, UsageError
 from .failures import unwritable
 
-__all__ = ["default_path", "filesystem_of", "make_side_folder", "path_for_order", "refuse_network", "side_folder"]
+__all__ = [
+    "default_path",
+    "filesystem_of",
+    "make_side_folder",
+    "path_for_order",
+    "refuse_network",
+    "resolved",
+    "side_folder",
+]
 
 _NETWORK: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "virtiofs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs",
@@ -54,6 +62,17 @@ def path_for_order(folder: Path, environment: Mapping[str, str] | None = None, s
         f"go on with that one: --ledger {shlex.quote(str(beside))} (in Python ledger={str(beside)!r}); or name this one"
         f" in the same way, to begin it: {shlex.quote(str(path))}",
     )
+
+
+def resolved(path: Path) -> Path:
+    """Where the path leads, through all links; raises UsageError for a link without end."""
+    try:
+        found = path.resolve()
+    except (OSError, RuntimeError) as problem:
+        raise UsageError(f"{path} is a link that leads nowhere ({problem})", "name another path") from problem
+    if found.is_symlink():  # what Python 3.13 gives back for a link without end
+        raise UsageError(f"{path} is a link that leads nowhere", "name another path")
+    return found
 
 
 def side_folder(path: Path) -> Path:

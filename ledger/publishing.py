@@ -16,7 +16,7 @@ from typing import Final
 
 from .durable import sync, sync_folder
 from .errors import LedgerFailed, UsageError
-from .location import side_folder
+from .location import resolved, side_folder
 
 __all__ = ["beside", "followed", "published", "refuse_taken"]
 
@@ -103,10 +103,7 @@ def refuse_taken(path: Path, *, force: bool, ledger: Path | None = None, is_data
 
 def followed(path: Path) -> Path:
     """Where a file of that name is written: where a symbolic link leads to; raises UsageError for one without end."""
-    try:
-        return path.resolve() if path.is_symlink() else path
-    except (OSError, RuntimeError) as problem:
-        raise UsageError(f"{path} is a link that leads nowhere ({problem})", "name another path") from problem
+    return resolved(path) if path.is_symlink() else path
 
 
 def _is_of(ledger: Path, path: Path) -> bool:
