@@ -58,16 +58,16 @@ def guard(
     name: str,
     *,
     if_unknown: IfUnknown | str = IfUnknown.KEEP,
-    budget: Budget | None = None,
+    budget: Budget | Mapping[str, object] | None = None,
     ledger: StrPath | None = None,
     changed: Literal["refuse", "reuse"] = "refuse",
 ) -> Guard:
     """A guard of that name, to be used with ``with`` (or ``async with``); one process at a time is in it.
 
     ``if_unknown`` says what may follow a call whose outcome is not known: ``keep`` (it is never made again by itself),
-    ``repeat`` (made again as a call of its own) or ``resend`` (made again under the same `request_id`). ``changed``
-    says what happens where a key stands for another function, other code or other arguments than before. The ledger
-    is found as by `run`. Raises UsageError.
+    ``repeat`` (made again as a call of its own) or ``resend`` (made again under the same `request_id`). ``budget`` may
+    be a mapping like a work order's ``[budgets]``, too. ``changed`` says what happens where a key stands for another
+    function, other code or other arguments than before. The ledger is found as by `run`. Raises UsageError.
     """
     try:
         policy = IfUnknown(if_unknown)
@@ -77,6 +77,8 @@ def guard(
         raise UsageError(f'a guard has no if_unknown = "{if_unknown}"', f"choose one of {', '.join(_POLICIES)}")
     if changed not in ("refuse", "reuse"):
         raise UsageError(f'a guard has no changed = "{changed}"', "choose refuse or reuse")
+    if budget is not None and not isinstance(budget, Budget | Mapping):
+        raise UsageError(f"budget={budget!r:.60} is no budget", "say ts.Budget(dispatches=500)")
     return Guard(name, policy, budget or Budget(), default_path() if ledger is None else Path(ledger), changed)
 
 
@@ -86,10 +88,12 @@ class Guard:
     Entering takes the guard's run (RunBusy while another process is in it), leaving gives it back.
     """
 
-    def __init__(self, name: str, if_unknown: IfUnknown, budget: Budget, path: Path, changed: str) -> None:
+    def __init__(
+        self, name: str, if_unknown: IfUnknown, budget: Budget | Mapping[str, object], path: Path, changed: str
+    ) -> None:
         self.name = name
         self._if_unknown = if_unknown
-        self._budget = budget
+        self._budgets = budget.tables() if isinstance(budget, Budget) else budget
         self._path = path
         self._reuses_changed = changed == "reuse"
         self._ledger: Ledger | None = None
@@ -100,7 +104,7 @@ class Guard:
         if self._run is not None:
             raise UsageError(f"the guard {self.name} is entered already", "use the one that is open")
         target = GuardTarget(self._if_unknown)
-        order = WorkOrder(self.name, target=target, cases=GROWING, budgets=self._budget.tables())
+        order = WorkOrder(self.name, target=target, cases=GROWING, budgets=self._budgets)
         description = describe(order, ADAPTERS)
         ledger = Ledger.open(self._path, create=True)
         try:

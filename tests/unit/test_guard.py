@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -243,7 +243,7 @@ def test_a_full_budget_stops_before_the_call_and_a_larger_one_goes_on(path: Path
         with pytest.raises(ts.BudgetExhausted):
             guard.call(3, double, 3)
     assert calls.count(3) == 0
-    with ts.guard("g", ledger=path, budget=ts.Budget(dispatches=3)) as guard:
+    with ts.guard("g", ledger=path, budget={"dispatches": 3}) as guard:
         assert guard.map(double, [1, 2, 3]) == [2, 4, 6]
 
 
@@ -386,6 +386,10 @@ def test_a_guard_of_another_promise_is_refused_instead_of_paid_for_again(path: P
         ts.guard("g", ledger=path, if_unknown="sometimes")
     with pytest.raises(ts.UsageError, match="usd_bound and no usd"):
         ts.guard("h", ledger=path, budget=ts.Budget(usd_bound="1")).open()
+    with pytest.raises(ts.UsageError, match="budget=5 is no budget"):
+        ts.guard("h", ledger=path, budget=cast("Any", 5))
+    with pytest.raises(ts.UsageError, match=r"budgets\.dispatchs: there is no such unit"):
+        ts.guard("h", ledger=path, budget={"dispatchs": 5}).open()
 
 
 def test_the_report_of_a_guard_is_the_same_later_though_its_keys_have_grown(path: Path) -> None:
