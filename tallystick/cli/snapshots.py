@@ -194,7 +194,9 @@ def import_from(settings: Settings, file: Path) -> int:
         whose = _WHOSE[CustodyState(run.custody)]
         screen.line(f"run {run.run} ({run.name}): {became}, up to event {run.event}; {whose}", tone=Tone.STRONG)
         if run.command:
-            screen.line(f"  next: `{run.command}`")
+            # Whoever only looks at a copy must not be told to take it over: it goes on where it came from.
+            is_copy = run.custody == CustodyState.COPY
+            screen.line(f"  {'only where nobody else goes on with it' if is_copy else 'next'}: `{run.command}`")
     if not done.changed:
         screen.line("everything in it was here; nothing was changed", tone=Tone.GOOD)
     return 0
@@ -224,7 +226,9 @@ def adopt_runs(settings: Settings, runs: tuple[str, ...], *, reason: str | None)
         with ledger.reading() as reader:
             chosen = [find_run(reader, run).run_id for run in runs] or unfinished_copies(reader)
         if not chosen:
-            raise RunNotFound("no unfinished run is a copy here", "list the runs with `tallystick runs`")
+            raise RunNotFound(
+                "no unfinished run is a copy here", "name a finished one to adopt it; `tallystick runs` lists all"
+            )
         adopted = [adopt(ledger, run_id, reason=reason, made_by=made_by()) for run_id in chosen]
         done = _adopted(settings, ledger, adopted, reason)
     if settings.json:

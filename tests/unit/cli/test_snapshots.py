@@ -33,7 +33,7 @@ def test_a_run_is_exported_imported_adopted_and_finished(partial: Project) -> No
     taken = give(partial, "other.db", "import", "s.zip")
     assert taken.status == 0
     assert "taken in" in taken.out
-    assert "tallystick adopt" in taken.out
+    assert "only where nobody else goes on with it: `tallystick adopt" in taken.out
     refused = give(partial, "other.db", "resume", "asked")
     assert refused.status == 4
     assert "run.custody_elsewhere" in refused.err
@@ -100,7 +100,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(partial: Project) -> None:
         ("adopt", "asked", "--all", "--reason", "r"): "name the runs, or say --all",
         ("adopt", "asked"): "--reason",
         ("adopt", "asked", "--reason", "r"): "this ledger's already",
-        ("adopt", "--all", "--reason", "r"): "no unfinished run is a copy here",
+        ("adopt", "--all", "--reason", "r"): "Name a finished one to adopt it",
         ("export", "asked", "-o", "order.toml"): "--force",
         ("export", "asked", "-o", "s.zip", "--slots", "colour=red"): "chooses nothing",
         ("export", "nothing", "-o", "s.zip"): "there is no run nothing",
