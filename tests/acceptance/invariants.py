@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tallystick.ledger.checks import check_ledger
+from tallystick.ledger.checks import Severity, check_ledger
 from tallystick.ledger.ledger import Ledger
 
 from .harness import Request
@@ -183,14 +183,15 @@ def check_invariants(
             findings += _compare(connection.execute(_CALLS, ("attempt",)).fetchall(), requests)
         if judged is not None:
             findings += _compare(connection.execute(_CALLS, ("judgment",)).fetchall(), judged)
+    findings += _checked(ledger)
     assert not findings, "\n".join(findings)
 
 
-def _checked(ledger: Path, *, at_rest: bool) -> list[str]:
-    """What the product's own check finds; a death may leave traces, a session that ended in good order none."""
+def _checked(ledger: Path) -> list[str]:
+    """What the product's own check calls damage; what deaths leave is none."""
     with Ledger.open(ledger) as opened:
         found = check_ledger(opened)
-    return [f"ledger check: {one.code}: {one.what}" for one in found if at_rest or one.severity == "error"]
+    return [f"ledger check: {one.code}: {one.what}" for one in found if one.severity is Severity.ERROR]
 
 
 def _compare(calls: Sequence[tuple[Any, ...]], requests: Sequence[Request]) -> list[str]:
