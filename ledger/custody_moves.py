@@ -15,7 +15,7 @@ from .custody_changes import begin_move, end_move
 from .errors import RunBusy, SnapshotInvalid, SnapshotNewer, TransitionRefused, UsageError
 from .ledger import Ledger
 from .location import make_side_folder
-from .publishing import refuse_taken
+from .publishing import followed, refuse_taken
 from .snapshot_export import Exported, export_runs, refuse_too_many
 from .snapshot_format import Manifest
 from .snapshot_verify import read_manifest
@@ -66,7 +66,8 @@ def _moved(ledger: Ledger, run_ids: Sequence[str], path: Path, *, force: bool) -
     try:
         end_move(ledger, wanted)
     except TransitionRefused as problem:
-        path.unlink(missing_ok=True)  # nobody may go on by it, and nobody was told of it
+        with contextlib.suppress(OSError):  # nobody was told of it, and custody says that nobody goes on by it
+            followed(path).unlink()
         raise RunBusy(
             "a run was taken back while its snapshot was written: nothing is moved, and the file is removed",
             "move it again, if it is still to go", wanted[0],

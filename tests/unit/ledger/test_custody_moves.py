@@ -331,8 +331,9 @@ def test_a_run_that_was_taken_back_while_its_file_was_written_is_not_moved(
             adopt(ledger, run.run_id, reason="it was a mistake", made_by="me")
 
     monkeypatch.setattr(snapshot_export, "crashpoint", take_back)
+    (tmp_path / "link.zip").symlink_to(tmp_path / "m.zip")
     with pytest.raises(RunBusy, match="was taken back while"):
-        move_runs(ledger, [run.run_id], tmp_path / "m.zip")
+        move_runs(ledger, [run.run_id], tmp_path / "link.zip")
     assert not (tmp_path / "m.zip").exists(), "who imported it would go on, too"
     assert custody(ledger, run.run_id) == ("open", "held", 3)
     go_on(ledger, run.run_id)
