@@ -25,6 +25,7 @@ import attrs
 from .durable import sync
 from .errors import DeviceLocksUnusable
 from .file_locks import SharedLockFile, open_shared
+from .location import resolved
 from .processes import ProcessIdentity, is_stopped, kill_verified, this_process
 
 __all__ = ["FOLDER_VARIABLE", "Entry", "Found", "HostFolder", "default_folder", "host_folder", "revoked_mark"]
@@ -95,8 +96,11 @@ _registry = threading.Lock()
 
 
 def host_folder(path: Path | None = None) -> HostFolder:
-    """The folder, once a process: a second descriptor of a locked file would drop its lock when it is closed."""
-    place = (path or default_folder()).resolve()
+    """The folder, once a process: a second descriptor of a locked file would drop its lock when it is closed.
+
+    Raises UsageError for a link without end.
+    """
+    place = resolved(path or default_folder())
     with _registry:
         return _folders.setdefault(place, HostFolder(place))
 

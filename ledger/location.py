@@ -82,11 +82,11 @@ def side_folder(path: Path) -> Path:
 
 def filesystem_of(path: Path) -> str:
     """The type of the file system that holds the path (``ext4``, ``nfs4``, …), empty where it cannot be told."""
-    resolved = path.resolve()
+    place = path.resolve()
     best, kind = -1, ""
     for partition in psutil.disk_partitions(all=True):
         mount = Path(partition.mountpoint)
-        if (resolved == mount or mount in resolved.parents) and len(mount.parts) >= best:
+        if (place == mount or mount in place.parents) and len(mount.parts) >= best:
             best, kind = len(mount.parts), partition.fstype
     return kind
 

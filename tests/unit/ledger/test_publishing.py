@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tallystick.ledger.errors import LedgerFailed, UsageError
+from tallystick.ledger.host_folder import host_folder
 from tallystick.ledger.ledger import Ledger
 from tallystick.ledger.publishing import beside, published, refuse_taken
 
@@ -152,3 +153,5 @@ def test_a_link_without_end_is_told_of_with_another_way(tmp_path: Path) -> None:
         refuse_taken(loop, force=True)
     with pytest.raises(UsageError, match="leads nowhere"):
         Ledger.open(loop)
+    with pytest.raises(UsageError, match="leads nowhere"):
+        host_folder(loop)
