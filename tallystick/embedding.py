@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Unpack
@@ -17,7 +17,7 @@ import attrs
 
 from ._wiring import ADAPTERS
 from .api import OpenLedger
-from .guard_budget import Budget
+from .guard_budget import Budgets, budget_tables
 from .ledger.call_reads import CallRow, calls
 from .ledger.canonical import JsonValue, parse_json
 from .ledger.errors import UsageError
@@ -126,7 +126,7 @@ class AsyncLedger(OpenLedger):
         identity: Mapping[str, JsonValue],
         repetitions: int = 1,
         if_unknown: IfUnknown | str = IfUnknown.KEEP,
-        budget: Budget | Mapping[str, object] | Sequence[object] = (),
+        budget: Budgets = (),
         **execution: Unpack[ExecutionOptions],
     ) -> EmbeddedRun:
         """The run of that name: what is left of it where it exists, else a new one; this process holds it from now on.
@@ -146,10 +146,9 @@ class AsyncLedger(OpenLedger):
         if not isinstance(identity, Mapping):
             raise UsageError(f"identity={identity!r:.60} is no mapping", 'give one: identity={"model": "small"}')
         cases = [{"id": one, "input": one} if isinstance(one, str) else one for one in slots]
-        budgets = budget.tables() if isinstance(budget, Budget) else budget
         order = WorkOrder(
-            name, target=HarnessTarget(dict(identity), policy), cases=cases, repetitions=repetitions, budgets=budgets,
-            **execution,
+            name, target=HarnessTarget(dict(identity), policy), cases=cases, repetitions=repetitions,
+            budgets=budget_tables(budget), **execution,
         )  # fmt: skip
         description = await asyncio.to_thread(describe, order, ADAPTERS)
         session = await asyncio.to_thread(find_or_create, self._ledger, description)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
 from .ledger.errors import UsageError
 
-__all__ = ["Budget", "GuardSummary"]
+__all__ = ["Budget", "Budgets", "GuardSummary", "budget_tables"]
 
 Amount = str | int | Decimal
 
@@ -41,6 +41,15 @@ class Budget:
             elif bound is not None:
                 raise UsageError(f"Budget has {unit}_bound and no {unit}", f"say {unit}=... too")
         return {unit: _plain(table) for unit, table in found.items()}
+
+
+Budgets: TypeAlias = Budget | Mapping[str, object] | Sequence[object]
+"""A `Budget`, or ``[budgets]`` or ``[[budgets]]`` of a work order."""
+
+
+def budget_tables(budget: Budgets) -> Any:
+    """As a work order says it; raises UsageError for a bound without its limit."""
+    return budget.tables() if isinstance(budget, Budget) else budget
 
 
 def _plain(table: Any) -> Any:

@@ -26,7 +26,7 @@ from .adapters.answers import current_dispatch
 from .adapters.callables import is_async, name_of
 from .adapters.key_meanings import meaning_of_call
 from .adapters.python_outcomes import outcome_of_exception, outcome_of_value
-from .guard_budget import Budget, GuardSummary
+from .guard_budget import Budget, Budgets, GuardSummary, budget_tables
 from .guard_mapping import GuardMapping
 from .guard_waits import LongWait, claim, inside, leave, refuse_own, waiting
 from .held_up_loops import holding_up_the_loop
@@ -58,16 +58,17 @@ def guard(
     name: str,
     *,
     if_unknown: IfUnknown | str = IfUnknown.KEEP,
-    budget: Budget | Mapping[str, object] | None = None,
+    budget: Budgets | None = None,
     ledger: StrPath | None = None,
     changed: Literal["refuse", "reuse"] = "refuse",
 ) -> Guard:
     """A guard of that name, to be used with ``with`` (or ``async with``); one process at a time is in it.
 
     ``if_unknown`` says what may follow a call whose outcome is not known: ``keep`` (it is never made again by itself),
-    ``repeat`` (made again as a call of its own) or ``resend`` (made again under the same `request_id`). ``budget`` may
-    be a mapping like a work order's ``[budgets]``, too. ``changed`` says what happens where a key stands for another
-    function, other code or other arguments than before. The ledger is found as by `run`. Raises UsageError.
+    ``repeat`` (made again as a call of its own) or ``resend`` (made again under the same `request_id`). ``budget`` is
+    a `Budget` or what a work order says, ``{"dispatches": 500}``; what is none is refused on entering. ``changed`` says
+    what happens where a key stands for another function, other code or other arguments than before. The ledger is found
+    as by `run`. Raises UsageError.
     """
     try:
         policy = IfUnknown(if_unknown)
@@ -77,9 +78,7 @@ def guard(
         raise UsageError(f'a guard has no if_unknown = "{if_unknown}"', f"choose one of {', '.join(_POLICIES)}")
     if changed not in ("refuse", "reuse"):
         raise UsageError(f'a guard has no changed = "{changed}"', "choose refuse or reuse")
-    if budget is not None and not isinstance(budget, Budget | Mapping):
-        raise UsageError(f"budget={budget!r:.60} is no budget", "say ts.Budget(dispatches=500)")
-    return Guard(name, policy, budget or Budget(), default_path() if ledger is None else Path(ledger), changed)
+    return Guard(name, policy, budget or (), default_path() if ledger is None else Path(ledger), changed)
 
 
 class Guard:
@@ -88,12 +87,10 @@ class Guard:
     Entering takes the guard's run (RunBusy while another process is in it), leaving gives it back.
     """
 
-    def __init__(
-        self, name: str, if_unknown: IfUnknown, budget: Budget | Mapping[str, object], path: Path, changed: str
-    ) -> None:
+    def __init__(self, name: str, if_unknown: IfUnknown, budget: Budgets, path: Path, changed: str) -> None:
         self.name = name
         self._if_unknown = if_unknown
-        self._budgets = budget.tables() if isinstance(budget, Budget) else budget
+        self._budget = budget
         self._path = path
         self._reuses_changed = changed == "reuse"
         self._ledger: Ledger | None = None
@@ -104,7 +101,7 @@ class Guard:
         if self._run is not None:
             raise UsageError(f"the guard {self.name} is entered already", "use the one that is open")
         target = GuardTarget(self._if_unknown)
-        order = WorkOrder(self.name, target=target, cases=GROWING, budgets=self._budgets)
+        order = WorkOrder(self.name, target=target, cases=GROWING, budgets=budget_tables(self._budget))
         description = describe(order, ADAPTERS)
         ledger = Ledger.open(self._path, create=True)
         try:
