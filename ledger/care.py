@@ -67,7 +67,7 @@ def backup_ledger(ledger: Ledger, path: Path, *, force: bool = False) -> BackedU
     def written() -> None:
         crashpoint("backup.written")
 
-    refuse_taken(path, force=force, ledger=ledger.path, is_database=True)
+    refuse_taken(path, force=force, ledger=ledger.path, is_database=True)  # before anything is made beside it
     with (
         backup_place(followed(path)) as place,
         published(path, force=force, ledger=ledger.path, is_database=True, written=written) as file,

@@ -35,7 +35,7 @@ _LARGE: Final = 8 << 20
 """Longer blocks, which is long rows, are decoded by Python: SQLite would hold them some ten times over."""
 _KINDS: Final = {"INTEGER": "integer", "TEXT": "text", "BLOB": "blob"}
 _LOOKED_AT_LATER: Final = "events_without_gaps"
-"""A rule that costs as much as all else of putting events down; the chain is gone through in any case."""
+"""A trigger that takes a third of the time of putting events down; the chain is gone through in any case."""
 _SETTINGS: Final = ("page_size=32768", "journal_mode=OFF", "synchronous=OFF", "cache_size=-32768", "foreign_keys=OFF")
 
 
